@@ -1,0 +1,181 @@
+"""Environments as the policy learner sees them: natively batched, resetting themselves, flat float observations.
+
+Observations are standardised by the logs' statistics and actions lie in [-1, 1] (or are categories), so that one
+learner configuration serves every environment, simulated or real.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jax.experimental import io_callback
+
+from worldmodel._types import Array, Key, PyTree
+from worldmodel.agents.counting import CountSteps, StepLedger
+from worldmodel.codec import StepCodec
+from worldmodel.simulator import Simulator, SimState
+from worldmodel.trajectory import Spec, box_bounds
+
+
+class BatchStep(NamedTuple):
+    """One step of `N` environments.
+
+    obs float32 `[N, F]` begins a new episode where one ended; final_obs `[N, F]` is what the action led to; reward
+    float32 `[N]`; terminated and truncated bool `[N]`.
+    """
+
+    obs: Array
+    final_obs: Array
+    reward: Array
+    terminated: Array
+    truncated: Array
+
+
+class BatchEnv(Protocol):
+    """`N` environments that reset themselves."""
+
+    interface: Interface
+
+    def reset(self, params: PyTree, key: Key[Array, " N"]) -> tuple[PyTree, Array]:
+        """Returns `(state, obs [N, F])`."""
+        ...
+
+    def step(self, params: PyTree, state: PyTree, action: Array) -> tuple[PyTree, BatchStep]:
+        """Returns `(state, step)`; action is the learner's, `[N]` or `[N, A]`."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Interface:
+    """How a learner's observations and actions relate to the environment's."""
+
+    spec: Spec
+    codec: StepCodec
+
+    @property
+    def obs_size(self) -> int:
+        """Number of observation features `F`."""
+        return self.codec.observation.size
+
+    @property
+    def discrete(self) -> bool:
+        """Whether actions are categories."""
+        return self.spec.action_space["type"] == "Discrete"
+
+    @property
+    def action_size(self) -> int:
+        """Number of categories, or of action dimensions."""
+        return self.codec.action.size
+
+    def observe(self, obs: Array) -> Array:
+        """Environment observation `[N, ...]` -> features `[N, F]`, at most ten deviations from the logs' mean."""
+        return jnp.clip(self.codec.observation.features(obs), -10.0, 10.0)
+
+    def act(self, action: Array) -> Array:
+        """Learner's action (category index, or any number, clipped to [-1, 1]) -> the environment's."""
+        space = self.spec.action_space
+        if self.discrete:
+            return (action + space["start"]).astype(jnp.int32)
+        low, high = (bound.astype(np.float32) for bound in box_bounds(space))
+        share = (jnp.clip(action.reshape(-1, *low.shape), -1.0, 1.0) + 1.0) / 2.0
+        return (low + (high - low) * share).astype(space["dtype"])
+
+
+@dataclasses.dataclass(frozen=True)
+class SimulatedBatch:
+    """The simulator as a `BatchEnv`; `params` are the dynamics' own."""
+
+    interface: Interface
+    simulator: Simulator
+
+    def reset(self, params: PyTree, key: Key[Array, " N"]) -> tuple[SimState, Array]:
+        """See `BatchEnv`."""
+        state, obs = self.simulator.reset(params, key)
+        return state, self.interface.observe(obs)
+
+    def step(self, params: PyTree, state: SimState, action: Array) -> tuple[SimState, BatchStep]:
+        """See `BatchEnv`."""
+        state, step = self.simulator.step(params, state, self.interface.act(action))
+        state, obs = self.simulator.reset_rows(params, step.terminated | step.truncated, state, step.obs)
+        final, start = self.interface.observe(step.obs), self.interface.observe(obs)
+        return state, BatchStep(start, final, step.reward, step.terminated, step.truncated)
+
+
+@struct.dataclass
+class RealState:
+    """Order of the host calls; the environments themselves live on the host."""
+
+    calls: Array
+
+
+class RealBatch:
+    """Real Gymnasium environments on the host as a `BatchEnv`; every step is counted in a ledger."""
+
+    def __init__(self, interface: Interface, num_envs: int, *, ledger: StepLedger, phase: str, seed: int):
+        import gymnasium as gym
+
+        spec = interface.spec
+        if spec.env_id is None:
+            raise ValueError("these logs name no environment, so there is no real one to step")
+        self.interface = interface
+
+        def make() -> gym.Env:
+            return CountSteps(gym.make(spec.env_id, **spec.env_kwargs), ledger, phase)
+
+        self._envs = gym.vector.SyncVectorEnv(
+            [make] * num_envs, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP
+        )
+        self._seed = seed
+        obs = np.zeros((num_envs, *self._envs.single_observation_space.shape), self._envs.single_observation_space.dtype)
+        flags = np.zeros(num_envs, bool)
+        shape = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, jax.dtypes.canonicalize_dtype(x.dtype)), obs)
+        self._obs_shape = shape
+        self._step_shape = (
+            shape,
+            shape,
+            jax.ShapeDtypeStruct((num_envs,), jnp.float32),
+            jax.ShapeDtypeStruct(flags.shape, flags.dtype),
+            jax.ShapeDtypeStruct(flags.shape, flags.dtype),
+        )
+
+    def reset(self, params: PyTree, key: Key[Array, " N"]) -> tuple[RealState, Array]:
+        """See `BatchEnv`; seeded at construction, the key is not used."""
+        del params, key
+        obs = io_callback(self._host_reset, self._obs_shape, ordered=True)
+        return RealState(jnp.zeros((), jnp.int32)), self.interface.observe(obs)
+
+    def step(self, params: PyTree, state: RealState, action: Array) -> tuple[RealState, BatchStep]:
+        """See `BatchEnv`."""
+        del params
+        result = io_callback(self._host_step, self._step_shape, self.interface.act(action), ordered=True)
+        obs, final, reward, terminated, truncated = result
+        observe = self.interface.observe
+        return RealState(state.calls + 1), BatchStep(observe(obs), observe(final), reward, terminated, truncated)
+
+    def close(self) -> None:
+        """Closes the environments."""
+        self._envs.close()
+
+    def _host_reset(self) -> Any:
+        obs, _ = self._envs.reset(seed=self._seed)
+        return np.asarray(obs, self._obs_shape.dtype)
+
+    def _host_step(self, action: np.ndarray) -> Any:
+        obs, reward, terminated, truncated, info = self._envs.step(np.asarray(action))
+        final = np.array(obs)
+        ended = terminated | truncated
+        if ended.any():
+            final[ended] = np.stack(list(info["final_obs"][ended]))
+        dtype = self._obs_shape.dtype
+        return (
+            np.asarray(obs, dtype),
+            np.asarray(final, dtype),
+            np.asarray(reward, np.float32),
+            np.asarray(terminated, bool),
+            np.asarray(truncated & ~terminated, bool),
+        )

@@ -1,0 +1,46 @@
+"""Counting real steps, so that a report can say how many were taken, and when."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+
+
+class StepLedger:
+    """How many real environment steps each phase took; shared by all environments of a run, safe across threads."""
+
+    def __init__(self) -> None:
+        self._steps: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def add(self, phase: str, steps: int = 1) -> None:
+        """Books `steps` on `phase`."""
+        with self._lock:
+            self._steps[phase] = self._steps.get(phase, 0) + steps
+
+    def count(self, phase: str) -> int:
+        """Steps booked on `phase`; 0 where none were."""
+        with self._lock:
+            return self._steps.get(phase, 0)
+
+    def to_json(self) -> Mapping[str, int]:
+        """Steps by phase."""
+        with self._lock:
+            return dict(self._steps)
+
+
+class CountSteps(gymnasium.Wrapper):
+    """Books every `step` of the wrapped environment on a phase of the ledger, e.g. "logs" or "evaluation"."""
+
+    def __init__(self, env: gymnasium.Env, ledger: StepLedger, phase: str):
+        super().__init__(env)
+        self._ledger = ledger
+        self._phase = phase
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """One real step, counted before it is taken: a step that raises was taken, too."""
+        self._ledger.add(self._phase)
+        return self.env.step(action)

@@ -1,0 +1,124 @@
+"""PPO (`rejax`), compiled into one program with the environment it learns in.
+
+The learner is rejax's; what is ours is the natively batched environment, and that a time limit is not an end:
+the value of the last observation is added to the reward of a truncated step (Pardo et al. 2018,
+arXiv 1712.00378).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from worldmodel._types import Array, Key, PyTree
+from worldmodel.agents.batch_env import BatchEnv, Interface
+
+
+@dataclasses.dataclass(frozen=True)
+class PPOConfig:
+    """Hyperparameters; `total_steps` counts environment steps of all environments together."""
+
+    total_steps: int = 400_000
+    num_envs: int = 96
+    num_steps: int = 64
+    num_epochs: int = 8
+    num_minibatches: int = 8
+    learning_rate: float = 1e-3
+    gamma: float = 0.98
+    gae_lambda: float = 0.95
+    clip_eps: float = 0.2
+    ent_coef: float = 0.0
+    evaluations: int = 8
+
+    @property
+    def iteration_steps(self) -> int:
+        """Environment steps between two updates."""
+        return self.num_envs * self.num_steps
+
+
+@dataclasses.dataclass(frozen=True)
+class LearnedPolicy:
+    """A trained policy as a pure function of environment observations.
+
+    `actor` maps parameters and features to an action; greedy: the mode instead of a sample.
+    """
+
+    interface: Interface
+    network: Any
+    params: PyTree
+
+    def __call__(self, obs: Array, key: Key[Array, " B"], *, params: PyTree = None) -> Array:
+        """Environment observations `[B, ...]` -> the mode of the action distribution, `[B, ...]`."""
+        del key
+        features = self.interface.observe(obs)
+        with jax.numpy_dtype_promotion("standard"):
+            distribution = self.network.apply(self.params if params is None else params, features, method="_action_dist")
+        return self.interface.act(distribution.mode())
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingResult:
+    """The policy at each of `config.evaluations` equal shares of training, the last one last.
+
+    steps: int `[E]`; train_return: float `[E]`, mean return of the episodes that ended within each share.
+    """
+
+    policies: tuple[LearnedPolicy, ...]
+    steps: np.ndarray
+    train_return: np.ndarray
+
+
+def train_ppo(env: BatchEnv, config: PPOConfig, *, params: PyTree, key: Key[Array, ""]) -> TrainingResult:
+    """Trains in `env` (simulated: `params` of its dynamics; real: None)."""
+    learner = _make_learner(env, config, params)
+    shares = max(1, config.evaluations)
+    iterations = max(shares, -(-config.total_steps // config.iteration_steps))
+    per_share = -(-iterations // shares)
+
+    def share(state):
+        def one(state, _):
+            return learner.train_iteration(state), None
+
+        state = state.replace(episode=jax.tree.map(jnp.zeros_like, state.episode))
+        state, _ = jax.lax.scan(one, state, None, per_share)
+        return state
+
+    with jax.numpy_dtype_promotion("standard"):
+        run = jax.jit(share, donate_argnums=0)
+        state = jax.jit(learner.init_state)(key)
+        policies, steps, returns = [], [], []
+        for i in range(shares):
+            state = run(state)
+            actor = jax.tree.map(np.asarray, state.actor_ts.params)
+            policies.append(LearnedPolicy(env.interface, learner.actor, actor))
+            steps.append((i + 1) * per_share * config.iteration_steps)
+            ended = float(state.episode.ended)
+            returns.append(float(state.episode.total) / ended if ended else float("nan"))
+    return TrainingResult(tuple(policies), np.array(steps), np.array(returns))
+
+
+def _make_learner(env: BatchEnv, config: PPOConfig, params: PyTree):
+    from worldmodel.agents.rejax_ppo import BatchPPO, RejaxEnv
+
+    with jax.numpy_dtype_promotion("standard"):
+        return BatchPPO.create(
+            env=RejaxEnv(env),
+            env_params=params,
+            num_envs=config.num_envs,
+            num_steps=config.num_steps,
+            num_epochs=config.num_epochs,
+            num_minibatches=config.num_minibatches,
+            total_timesteps=config.total_steps,
+            learning_rate=config.learning_rate,
+            gamma=config.gamma,
+            gae_lambda=config.gae_lambda,
+            clip_eps=config.clip_eps,
+            ent_coef=config.ent_coef,
+            max_grad_norm=0.5,
+            normalize_rewards=True,
+            reward_normalization_discount=config.gamma,
+        )

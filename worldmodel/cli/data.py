@@ -1,0 +1,227 @@
+"""`worldmodel data record` and `worldmodel data show`: logs in, and what they hold."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import sys
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+import tyro
+from scipy import special
+
+from worldmodel.agents.behaviour import DEFAULT_BEHAVIOURS
+from worldmodel.trajectory import Trajectory
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordOptions:
+    """Runs a real Gymnasium environment under a mixture of weak policies and writes the episodes as a corpus.
+
+    Example: worldmodel data record CartPole-v1 --policy random sticky:0.8 --episodes 300 --out corpora/cartpole
+    """
+
+    env: tyro.conf.Positional[str]
+    """Gymnasium id."""
+    out: pathlib.Path
+    """Folder of the corpus."""
+    policy: tuple[str, ...] = DEFAULT_BEHAVIOURS
+    """Behaviours, each with an equal share: random, sticky:P, linear:EPS, search:EPS."""
+    episodes: int = 300
+    """Episodes in all."""
+    seed: int = 0
+    """Of environment and policies."""
+    env_kwargs: str = "{}"
+    """Keyword arguments of gymnasium.make, as JSON."""
+    append: bool = False
+    """Add to the corpus in the folder, if there is one."""
+    json: bool = False
+    """Print one JSON object."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ShowOptions:
+    """Prints what a log holds: spaces, counts, lengths, returns, ends.
+
+    Example: worldmodel data show corpora/cartpole
+    """
+
+    source: tyro.conf.Positional[str]
+    """Folder of a corpus, or FORMAT:PLACE."""
+    json: bool = False
+    """Print one JSON object."""
+
+
+def record(options: RecordOptions) -> dict[str, Any]:
+    """Records and writes; prints and returns the summary of the whole corpus (as `summarise`)."""
+    from worldmodel.agents.record import record as run
+    from worldmodel.corpus.manifest import NAME
+    from worldmodel.corpus.write import write_corpus
+
+    env_kwargs = _env_kwargs(options.env_kwargs)
+    if not options.append and (options.out / NAME).exists():
+        raise ValueError(f"corpus {options.out}: holds a corpus already; --append adds to it")
+    provenance = {
+        "made_by": "worldmodel data record",
+        "env_id": options.env,
+        "env_kwargs": env_kwargs,
+        "policies": list(options.policy),
+        "episodes": options.episodes,
+        "seed": options.seed,
+        "versions": {name: metadata.version(name) for name in ("gymnasium", "numpy")},
+    }
+    with _progress(options.episodes) as advance:
+        spec, trajectories = run(
+            options.env,
+            behaviours=options.policy,
+            episodes=options.episodes,
+            seed=options.seed,
+            env_kwargs=env_kwargs,
+            progress=advance,
+        )
+        write_corpus(options.out, spec, trajectories, provenance=provenance, append=options.append)
+    return show(ShowOptions(str(options.out), json=options.json))
+
+
+def show(options: ShowOptions) -> dict[str, Any]:
+    """Prints and returns the summary of a log (as `summarise`)."""
+    from worldmodel.sources import read
+
+    source = read(options.source)
+    summary = {"source": options.source, "spec": source.spec.to_json(), **summarise(iter(source))}
+    if options.json:
+        print(json.dumps(summary, allow_nan=False))
+    else:
+        _print_tables(summary)
+    return summary
+
+
+def summarise(trajectories: Iterator[Trajectory]) -> dict[str, Any]:
+    """What the episodes hold, in one pass, as plain JSON.
+
+    Returns:
+      `episodes`, `transitions`; `lengths{min,median,max}` in steps; `returns` (an estimate over episodes; null and
+      "why" where no rewards are); `policies[]`, each with `name, episodes, transitions, returns`; and
+      `ends{terminated,truncated,cut}` in episodes.
+    """
+    lengths: list[int] = []
+    ends = {"terminated": 0, "truncated": 0, "cut": 0}
+    by_policy: dict[str, list[tuple[int, float]]] = {}
+    for trajectory in trajectories:
+        lengths.append(len(trajectory))
+        ends["terminated" if trajectory.terminated else "truncated" if trajectory.truncated else "cut"] += 1
+        name = str(trajectory.info.get("policy") or "unknown")
+        by_policy.setdefault(name, []).append((len(trajectory), trajectory.total_reward))
+    if not lengths:
+        raise ValueError("the log holds no episode; at least one is needed")
+    return {
+        "episodes": len(lengths),
+        "transitions": sum(lengths),
+        "lengths": {"min": min(lengths), "median": float(np.median(lengths)), "max": max(lengths)},
+        "returns": estimate([total for rows in by_policy.values() for _, total in rows]),
+        "policies": [
+            {
+                "name": name,
+                "episodes": len(rows),
+                "transitions": sum(steps for steps, _ in rows),
+                "returns": estimate([total for _, total in rows]),
+            }
+            for name, rows in by_policy.items()
+        ],
+        "ends": ends,
+    }
+
+
+def estimate(values: list[float]) -> dict[str, Any]:
+    """Mean of episodes and its 95% interval by Student's t; what cannot be formed is null beside "why"."""
+    known = np.array([value for value in values if np.isfinite(value)], np.float64)
+    n = len(known)
+    if n == 0:
+        return {"mean": None, "lo": None, "hi": None, "n": 0, "why": "the log has no rewards"}
+    mean = float(known.mean())
+    if n == 1:
+        return {"mean": mean, "lo": None, "hi": None, "n": 1, "why": "an interval needs two episodes"}
+    half = float(special.stdtrit(n - 1, 0.975) * known.std(ddof=1) / np.sqrt(n))
+    return {"mean": mean, "lo": mean - half, "hi": mean + half, "n": n}
+
+
+def _env_kwargs(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"--env-kwargs {text!r} is not JSON ({error})") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"--env-kwargs {text!r} is no JSON object; write e.g. '{{\"g\": 9.8}}'")
+    return value
+
+
+class _progress:
+    """A bar on stderr, where stderr is a terminal."""
+
+    def __init__(self, episodes: int):
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self._bar = Progress(
+            TextColumn("recording"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("episodes, {task.fields[steps]:,} steps"),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            disable=not sys.stderr.isatty(),
+        )
+        self._task = self._bar.add_task("", total=episodes, steps=0)
+
+    def __enter__(self) -> Callable[[int, int], None]:
+        self._bar.start()
+        return lambda done, steps: self._bar.update(self._task, completed=done, steps=steps)
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+
+def _print_tables(summary: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    spec = summary["spec"]
+    facts = Table(title=summary["source"], show_header=False, title_justify="left")
+    rows = {
+        "environment": spec["env_id"] or "unknown",
+        "observation": _describe(spec["observation_space"]),
+        "action": _describe(spec["action_space"]),
+        "time limit": str(spec["max_episode_steps"] or "none"),
+        "episodes": f"{summary['episodes']:,}",
+        "transitions": f"{summary['transitions']:,}",
+        "length": "min {min:,}, median {median:,.0f}, max {max:,}".format(**summary["lengths"]),
+        "return": _estimate_text(summary["returns"]),
+        "ends": ", ".join(f"{count:,} {name}" for name, count in summary["ends"].items()),
+    }
+    for name, value in rows.items():
+        facts.add_row(name, value)
+    policies = Table("policy", "episodes", "transitions", "return")
+    for policy in summary["policies"]:
+        counts = f"{policy['episodes']:,}", f"{policy['transitions']:,}"
+        policies.add_row(policy["name"], *counts, _estimate_text(policy["returns"]))
+    console.print(facts)
+    console.print(policies)
+
+
+def _describe(space: dict[str, Any]) -> str:
+    if space["type"] == "Discrete":
+        return f"Discrete({space['n']})" + (f", from {space['start']}" if space["start"] else "")
+    return f"Box{tuple(space['shape'])} {space['dtype']}"
+
+
+def _estimate_text(value: dict[str, Any]) -> str:
+    if value["mean"] is None:
+        return value["why"]
+    if value["lo"] is None:
+        return f"{value['mean']:.4g}"
+    return f"{value['mean']:.4g} (95%: {value['lo']:.4g} to {value['hi']:.4g})"

@@ -1,0 +1,155 @@
+"""Episodes laid end to end as flat NumPy arrays: the form in which training and probing read a corpus."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterable
+
+import numpy as np
+
+from worldmodel.trajectory import Trajectory
+
+
+@dataclasses.dataclass(frozen=True)
+class Transitions:
+    """Every transition by itself, `N` rows; row `t` is `(obs, action) -> (reward, next_obs, terminated)`.
+
+    Attributes:
+      obs: `[N, ...]` before the action.
+      actions: `[N, ...]`.
+      rewards: float32 `[N]`; zeros where the log has none.
+      next_obs: `[N, ...]` after the action.
+      terminated: bool `[N]`.
+      episode: int64 `[N]`, index of the episode.
+    """
+
+    obs: np.ndarray
+    actions: np.ndarray
+    rewards: np.ndarray
+    next_obs: np.ndarray
+    terminated: np.ndarray
+    episode: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Columns:
+    """`E` episodes of `N` transitions in all.
+
+    Attributes:
+      observations: `[N+E, ...]`; each episode has one row more than it has transitions.
+      actions: `[N, ...]`.
+      rewards: float32 `[N]`; zeros for an episode whose log has none.
+      terminated: bool `[E]`, the last transition reached a terminal state.
+      truncated: bool `[E]`, the last transition was cut by a limit.
+      lengths: int64 `[E]`, transitions per episode.
+      ids: `E` episode ids.
+      policies: `E` names of behaviour policies; None where unknown.
+      has_rewards: every episode's log has rewards.
+    """
+
+    observations: np.ndarray
+    actions: np.ndarray
+    rewards: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    lengths: np.ndarray
+    ids: tuple[str, ...]
+    policies: tuple[str | None, ...]
+    has_rewards: bool
+
+    @classmethod
+    def from_trajectories(cls, trajectories: Iterable[Trajectory]) -> Columns:
+        """Lays the episodes end to end, in order; an episode without an id gets `episode-<index>`.
+
+        Raises:
+          ValueError: there is no episode, or two differ in the dtype or shape of an observation or action.
+        """
+        episodes = list(trajectories)
+        if not episodes:
+            raise ValueError("no episode to lay out; at least one is needed")
+        rewards = [np.zeros(len(e), np.float32) if e.rewards is None else e.rewards for e in episodes]
+        names = [e.info.get("policy") for e in episodes]
+        return cls(
+            observations=_concatenate([e.observations for e in episodes], "observations"),
+            actions=_concatenate([e.actions for e in episodes], "actions"),
+            rewards=np.concatenate(rewards).astype(np.float32, copy=False),
+            terminated=np.array([e.terminated for e in episodes], np.bool_),
+            truncated=np.array([e.truncated for e in episodes], np.bool_),
+            lengths=np.array([len(e) for e in episodes], np.int64),
+            ids=tuple(str(e.info.get("id", f"episode-{i:05d}")) for i, e in enumerate(episodes)),
+            policies=tuple(None if name is None else str(name) for name in names),
+            has_rewards=all(e.rewards is not None for e in episodes),
+        )
+
+    @property
+    def episodes(self) -> int:
+        """Number of episodes `E`."""
+        return len(self.lengths)
+
+    def __len__(self) -> int:
+        """Number of transitions `N`."""
+        return len(self.actions)
+
+    @functools.cached_property
+    def starts(self) -> np.ndarray:
+        """int64 `[E]`: row of each episode's first transition in `actions` and `rewards`."""
+        return np.concatenate([[0], np.cumsum(self.lengths)[:-1]]).astype(np.int64)
+
+    @functools.cached_property
+    def observation_starts(self) -> np.ndarray:
+        """int64 `[E]`: row of each episode's first observation in `observations`."""
+        return self.starts + np.arange(self.episodes)
+
+    @functools.cached_property
+    def episode_of(self) -> np.ndarray:
+        """int64 `[N]`: index of the episode of each transition."""
+        return np.repeat(np.arange(self.episodes), self.lengths)
+
+    @functools.cached_property
+    def terminated_rows(self) -> np.ndarray:
+        """Bool `[N]`: the transition reached a terminal state."""
+        rows = np.zeros(len(self), np.bool_)
+        rows[self.starts + self.lengths - 1] = self.terminated
+        return rows
+
+    @functools.cached_property
+    def returns(self) -> np.ndarray:
+        """float64 `[E]`: undiscounted sum of rewards of each episode."""
+        return np.add.reduceat(self.rewards.astype(np.float64), self.starts)
+
+    def transitions(self) -> Transitions:
+        """Every transition by itself (copies the observations twice)."""
+        before = np.arange(len(self)) + self.episode_of
+        return Transitions(
+            obs=self.observations[before],
+            actions=self.actions,
+            rewards=self.rewards,
+            next_obs=self.observations[before + 1],
+            terminated=self.terminated_rows,
+            episode=self.episode_of,
+        )
+
+    def episode(self, index: int) -> Trajectory:
+        """Episode `index` as views; its `info` holds `id` and `policy`."""
+        start, length = int(self.starts[index]), int(self.lengths[index])
+        first = int(self.observation_starts[index])
+        info = {"id": self.ids[index]}
+        policy = self.policies[index]
+        if policy is not None:
+            info["policy"] = policy
+        return Trajectory(
+            observations=self.observations[first : first + length + 1],
+            actions=self.actions[start : start + length],
+            rewards=self.rewards[start : start + length] if self.has_rewards else None,
+            terminated=bool(self.terminated[index]),
+            truncated=bool(self.truncated[index]),
+            info=info,
+        )
+
+
+def _concatenate(pieces: list[np.ndarray], name: str) -> np.ndarray:
+    kinds = sorted({f"{piece.dtype}{list(piece.shape[1:])}" for piece in pieces})
+    if len(kinds) > 1:
+        raise ValueError(f"episodes differ in their {name}: {', '.join(kinds)}; one dtype and shape is needed")
+    return np.concatenate(pieces)

@@ -1,0 +1,1 @@
+"""The dynamics models: transformer trunk, heads, and the step model that joins them."""

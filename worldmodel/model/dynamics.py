@@ -1,0 +1,221 @@
+"""A trained step model as a batched `Dynamics`: `initial`, `advance`, `score`, `observe`, all pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from worldmodel._types import Array, Bool, Float, Int, Key
+from worldmodel.codec import StepCodec
+from worldmodel.model.step import Params, StepConfig, StepModel, step_model
+from worldmodel.model.transformer import LayerCache
+
+
+@struct.dataclass
+class StepState:
+    """What the model remembers of `B` running episodes.
+
+    Attributes:
+      cache: per layer keys and values with a leading members axis: `[M, B, W, kv_heads, C]`, or
+        `[M, B/M, ...]` in the grouped layout.
+      seen: int32 `[B]`, positions of the cache that are valid.
+      observation: `[B, ...]` the present observation.
+      reward: float32 `[B]` the last reward (0 units of deviation at the start).
+      member: int32 `[B]` the ensemble member that rules the row's episode.
+    """
+
+    cache: tuple[LayerCache, ...]
+    seen: Array
+    observation: Array
+    reward: Array
+    member: Array
+
+
+@dataclasses.dataclass(frozen=True)
+class StepDynamics:
+    """The step model behind the `Dynamics` protocol. `params` is `{"members": ..., "starts": [S, ...]}`.
+
+    In the default layout every member follows every row, the row's own member is drawn from its key, and a row
+    behaves alone exactly as in a batch. With `grouped=True` row b belongs to member `b // (B / M)` for good and
+    only that member runs: M times cheaper, for training policies; `score` and uncertainty are then refused.
+    """
+
+    config: StepConfig
+    codec: StepCodec
+    grouped: bool = False
+
+    @property
+    def members(self) -> int:
+        """Size of the ensemble `M`."""
+        return self.config.members
+
+    def initial(
+        self, params: Params, key: Key[Array, " B"], context: None = None
+    ) -> tuple[StepState, Array]:
+        """Starts an episode in every row at an observation drawn from the logs' starts; returns `(state, obs)`."""
+        if context is not None:
+            raise ValueError("this model was trained without context; pass context=None")
+        start_key, member_key = _split_rows(key)
+        starts = params["starts"]
+        pick = jax.vmap(lambda k: jax.random.randint(k, (), 0, len(starts)))(start_key)
+        return self.start_at(params, member_key, starts[pick])
+
+    def start_at(self, params: Params, key: Key[Array, " B"], obs: Array) -> tuple[StepState, Array]:
+        """Starts an episode in every row at a given observation `[B, ...]`."""
+        del params
+        batch, members = key.shape[0], self.members
+        if self.grouped:
+            if batch % members:
+                raise ValueError(f"the grouped layout needs a batch that {members} members divide, not {batch}")
+            member = jnp.arange(batch, dtype=jnp.int32) // (batch // members)
+        else:
+            member = jax.vmap(lambda k: jax.random.randint(k, (), 0, members))(key).astype(jnp.int32)
+        rows = batch // members if self.grouped else batch
+        state = StepState(
+            cache=self._empty_cache(rows),
+            seen=jnp.zeros(batch, jnp.int32),
+            observation=obs,
+            reward=jnp.full(batch, self.codec.reward.mean, jnp.float32),
+            member=member,
+        )
+        return state, obs
+
+    def replace_rows(self, where: Bool[Array, " B"], fresh: StepState, state: StepState) -> StepState:
+        """`fresh` where true, `state` elsewhere; a fresh row's cache counts as empty and is not copied."""
+
+        def pick(new, old):
+            return jnp.where(where.reshape(-1, *[1] * (old.ndim - 1)), new, old)
+
+        return state.replace(
+            seen=pick(fresh.seen, state.seen),
+            observation=pick(fresh.observation, state.observation),
+            reward=pick(fresh.reward, state.reward),
+            member=pick(fresh.member, state.member),
+        )
+
+    def advance(
+        self,
+        params: Params,
+        state: StepState,
+        action: Array,
+        key: Key[Array, " B"],
+        *,
+        uncertainty: bool = False,
+    ) -> tuple[StepState, Array, Float[Array, " B"], Bool[Array, " B"], dict[str, Array]]:
+        """Samples one transition per row.
+
+        Args:
+          params: see the class.
+          state: `B` running episodes.
+          action: `[B, ...]` in the action space.
+          key: one key per row.
+          uncertainty: also report `info["disagreement"]`, float32 `[B]`: root mean square over dimensions of the
+            members' standard deviation of the central prediction, in standard deviations of a step's change.
+
+        Returns:
+          `(state, obs, reward, terminated, info)`; `info` has `log_prob` `[B, 3]` (nats of observation, reward,
+          termination under the row's member), `end_probability` `[B]` and `member` `[B]`.
+        """
+        h, cache = self._trunk(params, state, action)
+        uniforms = jax.vmap(partial(jax.random.uniform, shape=(self._uniforms,)))(key)
+        draws = self._heads(params, StepModel.draw, h, state.observation, uniforms)
+        draw = jax.tree.map(partial(self._own, state), draws)
+        info = {"log_prob": draw.log_prob, "end_probability": draw.end_probability, "member": state.member}
+        if uncertainty:
+            info["disagreement"] = self._disagreement(params, h, state)
+        following = self._absorb(state, cache, draw.obs, draw.reward)
+        return following, draw.obs, draw.reward, draw.terminated, info
+
+    def score(
+        self, params: Params, state: StepState, action: Array, obs: Array, reward: Array, terminated: Array
+    ) -> Float[Array, "members B parts"]:
+        """Nats every member gives to a transition: observation (sum of dimensions), reward, termination."""
+        self._need_all("score")
+        h, _ = self._trunk(params, state, action)
+        end = jnp.asarray(terminated).astype(jnp.float32)
+        return self._heads(params, StepModel.log_prob, h, state.observation, obs, reward, end)
+
+    def observe(
+        self, params: Params, state: StepState, action: Array, obs: Array, reward: Array, terminated: Array
+    ) -> StepState:
+        """Absorbs a transition that really happened, in every row."""
+        del terminated  # the caller resets a row that ended
+        _, cache = self._trunk(params, state, action)
+        return self._absorb(state, cache, obs, reward)
+
+    def predict(self, params: Params, state: StepState, action: Array) -> tuple[Array, Array, Array]:
+        """Central prediction of every member: next obs `[M, B, ...]`, reward `[M, B]`, P(end) `[M, B]`."""
+        self._need_all("predict")
+        h, _ = self._trunk(params, state, action)
+        return self._heads(params, StepModel.mean, h, state.observation)
+
+    def _need_all(self, what: str) -> None:
+        if self.grouped:
+            raise ValueError(f"{what} needs every member, and the grouped layout runs one per row")
+
+    @property
+    def _uniforms(self) -> int:
+        dims = self.codec.observation.size if self.codec.observation.kind == "box" else 1
+        return 2 * (dims + 1) + 1
+
+    def _empty_cache(self, rows: int) -> tuple[LayerCache, ...]:
+        c = self.config.trunk
+        zeros = jnp.zeros((self.members, rows, c.window, c.kv_heads, c.head_width), jnp.float32)
+        return tuple(LayerCache(zeros, zeros) for _ in range(c.layers))
+
+    def _trunk(self, params: Params, state: StepState, action: Array) -> tuple[Array, tuple[LayerCache, ...]]:
+        def run(model: StepModel, cache, obs, action, reward, seen):
+            return model.position(model.inputs(obs, action, reward), cache, seen)
+
+        rows = (state.observation, action, state.reward, state.seen)
+        return self._over_members(params, run, (state.cache,), rows)
+
+    def _heads(self, params: Params, method: Callable, h: Array, *rows: Array) -> Any:
+        return self._over_members(params, lambda model, h, *r: method(model, h, *r), (h,), rows)
+
+    def _absorb(self, state: StepState, cache, obs: Array, reward: Array) -> StepState:
+        seen = jnp.minimum(state.seen + 1, self.config.trunk.window)
+        return state.replace(cache=cache, seen=seen, observation=obs, reward=reward)
+
+    def _over_members(self, params: Params, fn: Callable, per_member: tuple, rows: tuple) -> Any:
+        """`fn(model, *per_member[m], *rows)` for every member, stacked `[M, ...]`; grouped, rows are dealt out."""
+
+        def one(member_params, *arguments):
+            return fn(step_model(self.config, self.codec, member_params), *arguments)
+
+        if self.grouped:
+            rows = jax.tree.map(lambda x: x.reshape(self.members, -1, *x.shape[1:]), rows)
+        if jax.default_backend() != "cpu":
+            axes = (0,) * (1 + len(per_member)) + (0 if self.grouped else None,) * len(rows)
+            return jax.vmap(one, in_axes=axes)(params["members"], *per_member, *rows)
+        results = []  # unrolled: XLA's CPU backend runs batched products and loop bodies poorly
+        for m in range(self.members):
+            own = jax.tree.map(lambda x, m=m: x[m], (params["members"], *per_member))
+            shared = jax.tree.map(lambda x, m=m: x[m], rows) if self.grouped else rows
+            results.append(one(*own, *shared))
+        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *results)
+
+    def _own(self, state: StepState, values: Array) -> Array:
+        """`[M, B, ...]` (or grouped `[M, B/M, ...]`) -> `[B, ...]` of each row's own member."""
+        if self.grouped:
+            return values.reshape(-1, *values.shape[2:])
+        return values[state.member, jnp.arange(values.shape[1])]
+
+    def _disagreement(self, params: Params, h: Array, state: StepState) -> Float[Array, " B"]:
+        self._need_all("uncertainty")
+        central, _, _ = self._heads(params, StepModel.mean, h, state.observation)
+        if self.codec.observation.kind == "discrete":
+            return jnp.mean(jnp.std(self.codec.observation.features(central), axis=0), axis=-1)
+        target = self.codec.observation.encode(central, jnp.broadcast_to(state.observation, central.shape))
+        return jnp.sqrt(jnp.mean(jnp.var(target, axis=0), axis=-1))
+
+
+def _split_rows(key: Key[Array, " B"]) -> tuple[Array, Array]:
+    keys = jax.vmap(jax.random.split)(key)
+    return keys[:, 0], keys[:, 1]

@@ -1,0 +1,157 @@
+"""Heads: distributions of the next observation, the reward given it, the termination given both.
+
+A continuous vector is a chain over its dimensions, each a mixture of discretised logistics
+(Salimans et al. 2017, PixelCNN++, eq. 2) that sees the dimensions before it. Probabilities are of bins,
+so that atoms and densities compare and no likelihood is unbounded.
+"""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from worldmodel._types import Array, Float
+from worldmodel.model.transformer import Dense
+
+UNIFORM_MARGIN = 1e-6
+"""Uniform draws stay this far from 0 and 1, which bounds a logistic sample to 14 scales."""
+
+
+def logistic_mixture_log_prob(parameters: Array, value: Array, bins: Array | float) -> Array:
+    """Log-probability of the bin `[value - bins/2, value + bins/2]`.
+
+    Shapes: parameters `[..., 3K]` (logits, means, raw scales), value `[...]`, bins broadcast to it. Nats `[...]`.
+    """
+    logits, mean, scale = _mixture(parameters, bins)
+    half = jnp.asarray(bins, jnp.float32)[..., None] / 2.0
+    centred = value[..., None] - mean
+    upper, lower = (centred + half) / scale, (centred - half) / scale
+    inside = -jax.nn.softplus(-upper) - jax.nn.softplus(lower) + jnp.log(-jnp.expm1(-2.0 * half / scale))
+    return jax.nn.logsumexp(jax.nn.log_softmax(logits, axis=-1) + inside, axis=-1)
+
+
+def logistic_mixture_sample(parameters: Array, uniforms: Array, bins: Array | float) -> Array:
+    """A sample from uniforms `[..., 2]` by inversion: the first picks the component, the second the value."""
+    logits, mean, scale = _mixture(parameters, bins)
+    cumulative = jnp.cumsum(jax.nn.softmax(logits, axis=-1), axis=-1)
+    component = jnp.sum(uniforms[..., :1] > cumulative[..., :-1], axis=-1)
+    chosen = jax.nn.one_hot(component, mean.shape[-1], dtype=mean.dtype)
+    u = jnp.clip(uniforms[..., 1], UNIFORM_MARGIN, 1.0 - UNIFORM_MARGIN)
+    return jnp.sum(chosen * mean, axis=-1) + jnp.sum(chosen * scale, axis=-1) * (jnp.log(u) - jnp.log1p(-u))
+
+
+def logistic_mixture_mean(parameters: Array) -> Array:
+    """Mean of the mixture, `[...]`."""
+    logits, mean, _ = jnp.split(parameters, 3, axis=-1)
+    return jnp.sum(jax.nn.softmax(logits, axis=-1) * mean, axis=-1)
+
+
+def logistic_mixture_scale(parameters: Array, bins: Array | float) -> Array:
+    """Average scale of the components, `[...]`."""
+    logits, _, scale = _mixture(parameters, bins)
+    return jnp.sum(jax.nn.softmax(logits, axis=-1) * scale, axis=-1)
+
+
+def _mixture(parameters: Array, bins: Array | float) -> tuple[Array, Array, Array]:
+    logits, mean, raw = jnp.split(parameters, 3, axis=-1)
+    floor = jnp.asarray(bins, jnp.float32)[..., None] / 16.0
+    return logits, mean, jax.nn.softplus(raw) + floor
+
+
+class ChainHead(nnx.Module):
+    """Joint distribution of a vector `[..., D]` given `h [..., width]`: `prod_d p(y_d | h, y_<d)`."""
+
+    def __init__(self, width: int, dims: int, *, hidden: int, components: int, rngs: nnx.Rngs):
+        self.dims, self.hidden, self.components = dims, hidden, components
+        self.context = Dense(width, dims * hidden, rngs=rngs, bias=True)
+        self.previous = nnx.Param(jax.random.normal(rngs.params(), (dims, dims, hidden)) / math.sqrt(dims))
+        self.mix = nnx.Param(
+            jax.random.normal(rngs.params(), (dims, hidden, 3 * components)) * (0.1 / math.sqrt(hidden))
+        )
+        self.skip = Dense(width, dims, rngs=rngs, gain=0.1)
+        means = np.linspace(-1.0, 1.0, components) * (0.5 if components > 1 else 0.0)
+        bias = np.concatenate([np.zeros(components), means, np.zeros(components)]).astype(np.float32)
+        self.bias = nnx.Param(jnp.tile(jnp.asarray(bias), (dims, 1)))
+
+    def parameters(self, h: Array, y: Array) -> Array:
+        """Mixture parameters of every dimension with the true predecessors given, `[..., D, 3K]`."""
+        before = jnp.asarray(np.triu(np.ones((self.dims, self.dims), np.float32), k=1))
+        weights = (self.previous[...] * before[:, :, None]).reshape(self.dims, -1)
+        hidden = self._context(h) + (y @ weights).reshape(*y.shape[:-1], self.dims, self.hidden)
+        raw = jnp.einsum("...dm,dmk->...dk", jax.nn.silu(hidden), self.mix[...]) + self.bias[...]
+        return raw + self._skip(h)
+
+    def log_prob(self, h: Array, y: Array, bins: np.ndarray) -> Float[Array, "... D"]:
+        """Nats of each dimension given its predecessors."""
+        return logistic_mixture_log_prob(self.parameters(h, y), y, bins)
+
+    def scale(self, h: Array, y: Array, bins: np.ndarray) -> Float[Array, "... D"]:
+        """Average scale of each dimension's mixture given its predecessors."""
+        return logistic_mixture_scale(self.parameters(h, y), bins)
+
+    def sample(self, h: Array, uniforms: Array, bins: np.ndarray) -> Float[Array, "... D"]:
+        """Ancestral sample; uniforms `[..., D, 2]`."""
+        return self._unroll(h, lambda d, p: logistic_mixture_sample(p, uniforms[..., d, :], bins[d]))
+
+    def mean(self, h: Array) -> Float[Array, "... D"]:
+        """The chain run on its own means."""
+        return self._unroll(h, lambda d, p: logistic_mixture_mean(p))
+
+    def _skip(self, h: Array) -> Array:
+        """A linear map of h added to every component's mean: positions integrate velocities, and most of a
+        step is linear. `[..., D, 3K]`."""
+        mean = jnp.repeat(self.skip(h)[..., None], self.components, axis=-1)
+        none = jnp.zeros_like(mean)
+        return jnp.concatenate([none, mean, none], axis=-1)
+
+    def _context(self, h: Array) -> Array:
+        return self.context(h).reshape(*h.shape[:-1], self.dims, self.hidden)
+
+    def _unroll(self, h: Array, choose) -> Array:
+        context, previous, mix = self._context(h), self.previous[...], self.mix[...]
+        offset = self.bias[...] + self._skip(h)
+        values: list[Array] = []
+        for d in range(self.dims):
+            hidden = context[..., d, :]
+            for j, value in enumerate(values):
+                hidden = hidden + value[..., None] * previous[j, d]
+            values.append(choose(d, jax.nn.silu(hidden) @ mix[d] + offset[..., d, :]))
+        return jnp.stack(values, axis=-1)
+
+
+class CategoricalHead(nnx.Module):
+    """Distribution of a category `[...]` given `h [..., width]`."""
+
+    def __init__(self, width: int, n: int, *, rngs: nnx.Rngs):
+        self.logits = Dense(width, n, rngs=rngs, bias=True, gain=0.1)
+
+    def log_prob(self, h: Array, y: Array) -> Float[Array, "... 1"]:
+        """Nats, with a trailing axis of one dimension."""
+        return jnp.take_along_axis(jax.nn.log_softmax(self.logits(h), axis=-1), y[..., None], axis=-1)
+
+    def sample(self, h: Array, uniforms: Array) -> Array:
+        """By inversion from uniforms `[..., 1, 2]`, int32 `[...]`."""
+        cumulative = jnp.cumsum(jax.nn.softmax(self.logits(h), axis=-1), axis=-1)
+        return jnp.sum(uniforms[..., 0, :1] > cumulative[..., :-1], axis=-1).astype(jnp.int32)
+
+    def mode(self, h: Array) -> Array:
+        """The likeliest category, int32 `[...]`."""
+        return jnp.argmax(self.logits(h), axis=-1).astype(jnp.int32)
+
+
+class Perceptron(nnx.Module):
+    """Two hidden layers; the last bias can be set to start from a known rate."""
+
+    def __init__(self, size_in: int, hidden: int, size_out: int, *, rngs: nnx.Rngs):
+        self.first = Dense(size_in, hidden, rngs=rngs, bias=True)
+        self.second = Dense(hidden, hidden, rngs=rngs, bias=True)
+        self.last = Dense(hidden, size_out, rngs=rngs, bias=True, gain=0.1)
+
+    def __call__(self, x: Array) -> Array:
+        x = jax.nn.silu(self.first(x))
+        x = x + jax.nn.silu(self.second(x))
+        return self.last(x)

@@ -1,0 +1,10 @@
+"""Results into pictures and words: one self-contained HTML page, strict JSON, a model card, a hero picture.
+
+Matplotlib and Jinja are imported when something is drawn, not here.
+"""
+
+from worldmodel.report.evidence import Evidence
+from worldmodel.report.verdict import findings, trust_step, verdict
+from worldmodel.report.write import write_hero, write_report
+
+__all__ = ["Evidence", "findings", "trust_step", "verdict", "write_hero", "write_report"]

@@ -1,0 +1,162 @@
+"""The simulator: pure `reset`, `step` and `rollout` over any `Dynamics`, for `jit`, `vmap` and `scan`.
+
+State is a pytree: copy it to branch, save it to resume.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from worldmodel._types import Array, Bool, Float, Key, PyTree
+
+
+class Dynamics(Protocol):
+    """What simulator, environments and probe see of a model. Pure, natively batched over `B` rows."""
+
+    def initial(self, params: PyTree, key: Key[Array, " B"], context: Any = None) -> tuple[PyTree, Array]:
+        """Starts an episode in every row; returns `(state, obs [B, ...])`."""
+        ...
+
+    def advance(
+        self, params: PyTree, state: PyTree, action: Array, key: Key[Array, " B"], *, uncertainty: bool = False
+    ) -> tuple[PyTree, Array, Array, Array, dict[str, Array]]:
+        """Samples a transition per row; returns `(state, obs, reward [B], terminated [B], info)`."""
+        ...
+
+    def score(
+        self, params: PyTree, state: PyTree, action: Array, obs: Array, reward: Array, terminated: Array
+    ) -> Float[Array, "members B parts"]:
+        """Nats each member gives to the transition's observation, reward and termination."""
+        ...
+
+    def observe(
+        self, params: PyTree, state: PyTree, action: Array, obs: Array, reward: Array, terminated: Array
+    ) -> PyTree:
+        """The state after a transition that really happened."""
+        ...
+
+
+@struct.dataclass
+class SimState:
+    """`B` running episodes: the dynamics' state, a key per row, steps taken int32 `[B]`."""
+
+    dynamics: PyTree
+    key: Array
+    steps: Array
+
+
+class Step(NamedTuple):
+    """One step of every row: obs `[B, ...]`, reward float32, terminated and truncated bool `[B]`, info."""
+
+    obs: Array
+    reward: Array
+    terminated: Array
+    truncated: Array
+    info: dict[str, Array]
+
+
+class Rollout(NamedTuple):
+    """`T` steps of `B` rows, time first.
+
+    obs `[T+1, B, ...]`, action `[T, B, ...]`, reward `[T, B]`, terminated and truncated `[T, B]`, alive bool
+    `[T, B]`: False for steps after the row's episode ended, whose other values mean nothing.
+    """
+
+    obs: Array
+    action: Array
+    reward: Array
+    terminated: Array
+    truncated: Array
+    alive: Array
+
+    @property
+    def returns(self) -> Float[Array, " B"]:
+        """Undiscounted return of each row's episode."""
+        return jnp.sum(self.reward * self.alive, axis=0)
+
+
+Policy = Callable[[Array, Array], Array]
+"""`(obs [B, ...], keys [B]) -> action [B, ...]`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Simulator:
+    """A dynamics with a time limit.
+
+    Attributes:
+      dynamics: the model.
+      max_episode_steps: steps after which an episode is truncated, or None.
+    """
+
+    dynamics: Dynamics
+    max_episode_steps: int | None = None
+
+    def reset(self, params: PyTree, key: Key[Array, " B"]) -> tuple[SimState, Array]:
+        """Starts an episode in every row; a row depends on its own key alone."""
+        keys = jax.vmap(jax.random.split)(key)
+        dynamics, obs = self.dynamics.initial(params, keys[:, 0])
+        return SimState(dynamics, keys[:, 1], jnp.zeros(key.shape[0], jnp.int32)), obs
+
+    def step(
+        self, params: PyTree, state: SimState, action: Array, *, uncertainty: bool = False
+    ) -> tuple[SimState, Step]:
+        """One step of every row. A row that ended must be reset by the caller, see `replace_rows`."""
+        keys = jax.vmap(jax.random.split)(state.key)
+        dynamics, obs, reward, terminated, info = self.dynamics.advance(
+            params, state.dynamics, action, keys[:, 0], uncertainty=uncertainty
+        )
+        steps = state.steps + 1
+        if self.max_episode_steps is None:
+            truncated = jnp.zeros_like(terminated)
+        else:
+            truncated = (steps >= self.max_episode_steps) & ~terminated
+        return SimState(dynamics, keys[:, 1], steps), Step(obs, reward, terminated, truncated, info)
+
+    def replace_rows(self, where: Bool[Array, " B"], fresh: SimState, state: SimState) -> SimState:
+        """Rows of `fresh` where true, of `state` elsewhere."""
+        replace = getattr(self.dynamics, "replace_rows", select_rows)
+        return SimState(
+            replace(where, fresh.dynamics, state.dynamics),
+            select_rows(where, fresh.key, state.key),
+            select_rows(where, fresh.steps, state.steps),
+        )
+
+    def reset_rows(self, params: PyTree, where: Bool[Array, " B"], state: SimState, obs: Array):
+        """Starts a new episode, keyed by the old one, where true; returns `(state, obs)`."""
+        fresh, fresh_obs = self.reset(params, state.key)
+        return self.replace_rows(where, fresh, state), select_rows(where, fresh_obs, obs)
+
+    def rollout(self, params: PyTree, policy: Policy, key: Key[Array, " B"], steps: int) -> Rollout:
+        """Every row's first episode under a policy, at most `steps` long."""
+        keys = jax.vmap(jax.random.split)(key)
+        state, obs = self.reset(params, keys[:, 0])
+
+        def body(carry, step_keys):
+            state, obs, alive = carry
+            action = policy(obs, step_keys)
+            state, step = self.step(params, state, action)
+            going_on = alive & ~(step.terminated | step.truncated)
+            return (state, step.obs, going_on), (obs, action, step, alive)
+
+        row_keys = jax.vmap(lambda k: jax.random.split(k, steps))(keys[:, 1])
+        everyone = jnp.ones(key.shape[0], bool)
+        (_, last, _), (before, action, step, alive) = jax.lax.scan(
+            body, (state, obs, everyone), jnp.swapaxes(row_keys, 0, 1)
+        )
+        observations = jnp.concatenate([before, last[None]])
+        return Rollout(observations, action, step.reward, step.terminated, step.truncated, alive)
+
+
+def select_rows(where: Bool[Array, " B"], new: PyTree, old: PyTree) -> PyTree:
+    """Leaf by leaf, rows (axis 0) of `new` where true, of `old` elsewhere."""
+
+    def pick(a, b):
+        return jnp.where(where.reshape(-1, *[1] * (b.ndim - 1)), a, b)
+
+    return jax.tree.map(pick, new, old)

@@ -1,0 +1,116 @@
+"""The train step: pure, and importing only jax, flax, optax and numpy, so that it runs on any accelerator machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from worldmodel._types import Array, Int
+from worldmodel.codec import StepCodec
+from worldmodel.model.step import Params, StepConfig, step_model
+
+TRAINING_BIN_SCALE = 0.1
+"""Bins of the training loss relative to the reported likelihood's, so that precision keeps paying."""
+
+
+class Batch(NamedTuple):
+    """Windows of `L` transitions.
+
+    observations `[B, L+1, ...]`, actions `[B, L, ...]`, rewards float32 `[B, L]`, terminated float32 `[B, L]`
+    (1 where the transition ended the episode), mask float32 `[B, L]` (1 where the transition exists).
+    """
+
+    observations: Array
+    actions: Array
+    rewards: Array
+    terminated: Array
+    mask: Array
+
+
+class TrainState(NamedTuple):
+    """Everything the optimiser carries: parameters `[M, ...]`, its own state, the step number."""
+
+    params: Params
+    opt_state: optax.OptState
+    step: Int[Array, ""]
+
+
+def member_loss(config: StepConfig, codec: StepCodec, params: Params, batch: Batch) -> tuple[Array, dict[str, Array]]:
+    """Loss of one member, and its negative log-likelihood per part in nats per transition.
+
+    The observation's likelihood is weighted by the predicted scale, held constant (the beta-NLL of Seitzer et al.
+    2022, arXiv 2203.09168, with beta = 1): gradients stay of order one however sharp the prediction gets.
+    """
+    model = step_model(config, codec, params)
+    before = batch.observations[:, :-1]
+    after = batch.observations[:, 1:]
+    first = jnp.full_like(batch.rewards[:, :1], codec.reward.mean)
+    last_reward = jnp.concatenate([first, batch.rewards[:, :-1]], axis=1)
+    h = model.sequence(model.inputs(before, batch.actions, last_reward))
+    observation = model.observation_log_prob(h, before, after, bin_scale=TRAINING_BIN_SCALE)
+    weight = model.observation_scale(h, before, after, bin_scale=TRAINING_BIN_SCALE)
+    weighted = (observation * jax.lax.stop_gradient(weight)).sum(axis=-1)
+    reward = model.reward_log_prob(h, after, batch.rewards, bin_scale=TRAINING_BIN_SCALE)
+    logit = model.end_logit(h, after, batch.rewards)
+    end = -optax.sigmoid_binary_cross_entropy(logit, batch.terminated)
+    count = jnp.maximum(batch.mask.sum(), 1.0)
+
+    def mean(x):
+        return -jnp.sum(x * batch.mask) / count
+
+    metrics = {"observation": mean(observation.sum(axis=-1)), "reward": mean(reward), "terminated": mean(end)}
+    return mean(weighted) + metrics["reward"] + metrics["terminated"], metrics
+
+
+def make_optimizer(*, learning_rate: float, warmup: int, steps: int, weight_decay: float, clip: float):
+    """AdamW behind a global-norm clip, with linear warm-up and a cosine decay to zero."""
+    schedule = optax.warmup_cosine_decay_schedule(0.0, learning_rate, warmup, max(steps, warmup + 1))
+    decay = partial(jax.tree.map, lambda leaf: leaf.ndim > 2)  # matrices, behind the members axis
+    return optax.chain(
+        optax.clip_by_global_norm(clip),
+        optax.adamw(schedule, b2=0.99, weight_decay=weight_decay, mask=decay),
+    )
+
+
+def make_train_step(
+    config: StepConfig, codec: StepCodec, optimizer: optax.GradientTransformation
+) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, Array]]]:
+    """A jitted step; each member learns from its own share of the batch, so `B` is a multiple of `M`."""
+
+    def loss_fn(params, batch):
+        shares = jax.tree.map(lambda x: x.reshape(config.members, -1, *x.shape[1:]), batch)
+        losses, metrics = [], []
+        for m in range(config.members):
+            own = jax.tree.map(lambda x, m=m: x[m], (params, shares))
+            loss, parts = member_loss(config, codec, *own)
+            losses.append(loss)
+            metrics.append(parts)
+        parts = jax.tree.map(lambda *values: jnp.mean(jnp.stack(values)), *metrics)
+        return jnp.sum(jnp.stack(losses)), parts
+
+    @partial(jax.jit, donate_argnums=0)
+    def train_step(state: TrainState, batch: Batch):
+        (total, parts), grads = jax.value_and_grad(loss_fn, has_aux=True)(state.params, batch)
+        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        metrics = {"loss": total / config.members, "nll": sum(parts.values()), **parts, "grad_norm": optax.global_norm(grads)}
+        return TrainState(params, opt_state, state.step + 1), metrics
+
+    return train_step
+
+
+def as_batch(window: dict[str, np.ndarray]) -> Batch:
+    """The pipeline's dict of arrays as a `Batch`."""
+    return Batch(
+        window["observations"],
+        window["actions"],
+        np.asarray(window["rewards"], np.float32),
+        np.asarray(window["terminated"], np.float32),
+        np.asarray(window["mask"], np.float32),
+    )
