@@ -26,6 +26,12 @@ class StepLedger:
         with self._lock:
             return self._steps.get(phase, 0)
 
+    @property
+    def total(self) -> int:
+        """Steps of all phases."""
+        with self._lock:
+            return sum(self._steps.values())
+
     def to_json(self) -> Mapping[str, int]:
         """Steps by phase."""
         with self._lock:

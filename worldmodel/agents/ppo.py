@@ -8,6 +8,8 @@ arXiv 1712.00378).
 from __future__ import annotations
 
 import dataclasses
+import os
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -20,13 +22,16 @@ from worldmodel.agents.batch_env import BatchEnv, Interface
 
 @dataclasses.dataclass(frozen=True)
 class PPOConfig:
-    """Hyperparameters; `total_steps` counts environment steps of all environments together."""
+    """Hyperparameters; `total_steps` counts environment steps of all environments together.
 
-    total_steps: int = 400_000
-    num_envs: int = 96
-    num_steps: int = 64
+    The learning rate falls linearly to zero.
+    """
+
+    total_steps: int = 150_000
+    num_envs: int = 24
+    num_steps: int = 32
     num_epochs: int = 8
-    num_minibatches: int = 8
+    num_minibatches: int = 4
     learning_rate: float = 1e-3
     gamma: float = 0.98
     gae_lambda: float = 0.95
@@ -42,17 +47,14 @@ class PPOConfig:
 
 @dataclasses.dataclass(frozen=True)
 class LearnedPolicy:
-    """A trained policy as a pure function of environment observations.
-
-    `actor` maps parameters and features to an action; greedy: the mode instead of a sample.
-    """
+    """A trained policy as a pure function of environment observations: always the mode of its distribution."""
 
     interface: Interface
     network: Any
     params: PyTree
 
     def __call__(self, obs: Array, key: Key[Array, " B"], *, params: PyTree = None) -> Array:
-        """Environment observations `[B, ...]` -> the mode of the action distribution, `[B, ...]`."""
+        """Environment observations `[B, ...]` -> environment actions `[B, ...]`; `params` None: its own."""
         del key
         features = self.interface.observe(obs)
         with jax.numpy_dtype_promotion("standard"):
@@ -74,7 +76,6 @@ class TrainingResult:
 
 def train_ppo(env: BatchEnv, config: PPOConfig, *, params: PyTree, key: Key[Array, ""]) -> TrainingResult:
     """Trains in `env` (simulated: `params` of its dynamics; real: None)."""
-    learner = _make_learner(env, config, params)
     shares = max(1, config.evaluations)
     iterations = max(shares, -(-config.total_steps // config.iteration_steps))
     per_share = -(-iterations // shares)
@@ -87,7 +88,8 @@ def train_ppo(env: BatchEnv, config: PPOConfig, *, params: PyTree, key: Key[Arra
         state, _ = jax.lax.scan(one, state, None, per_share)
         return state
 
-    with jax.numpy_dtype_promotion("standard"):
+    with jax.numpy_dtype_promotion("standard"):  # rejax mixes types
+        learner = _make_learner(env, config, params)
         run = jax.jit(share, donate_argnums=0)
         state = jax.jit(learner.init_state)(key)
         policies, steps, returns = [], [], []
@@ -101,24 +103,61 @@ def train_ppo(env: BatchEnv, config: PPOConfig, *, params: PyTree, key: Key[Arra
     return TrainingResult(tuple(policies), np.array(steps), np.array(returns))
 
 
-def _make_learner(env: BatchEnv, config: PPOConfig, params: PyTree):
+def make_actor(interface: Interface) -> Any:
+    """The actor's network, without parameters."""
+    from worldmodel.agents.rejax_ppo import actor_and_critic
+
+    return actor_and_critic(interface)["actor"]
+
+
+def _make_learner(env: BatchEnv, config: PPOConfig, params: PyTree) -> Any:
+    import optax
+
     from worldmodel.agents.rejax_ppo import BatchPPO, RejaxEnv
 
-    with jax.numpy_dtype_promotion("standard"):
-        return BatchPPO.create(
-            env=RejaxEnv(env),
-            env_params=params,
-            num_envs=config.num_envs,
-            num_steps=config.num_steps,
-            num_epochs=config.num_epochs,
-            num_minibatches=config.num_minibatches,
-            total_timesteps=config.total_steps,
-            learning_rate=config.learning_rate,
-            gamma=config.gamma,
-            gae_lambda=config.gae_lambda,
-            clip_eps=config.clip_eps,
-            ent_coef=config.ent_coef,
-            max_grad_norm=0.5,
-            normalize_rewards=True,
-            reward_normalization_discount=config.gamma,
-        )
+    iterations = -(-config.total_steps // config.iteration_steps)
+    updates = iterations * config.num_epochs * config.num_minibatches
+    return BatchPPO.create(
+        env=RejaxEnv(env),
+        env_params=params,
+        num_envs=config.num_envs,
+        num_steps=config.num_steps,
+        num_epochs=config.num_epochs,
+        num_minibatches=config.num_minibatches,
+        total_timesteps=config.total_steps,
+        learning_rate=optax.linear_schedule(config.learning_rate, 0.0, updates),
+        gamma=config.gamma,
+        gae_lambda=config.gae_lambda,
+        clip_eps=config.clip_eps,
+        ent_coef=config.ent_coef,
+        max_grad_norm=0.5,
+        normalize_rewards=True,
+        reward_normalization_discount=config.gamma,
+    )
+
+
+def save_policy(path: Path, policy: LearnedPolicy) -> None:
+    """Writes the parameters as a plain `.npz`, whole or not at all."""
+    leaves = {"/".join(_keys(where)): leaf for where, leaf in jax.tree_util.tree_leaves_with_path(policy.params)}
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}.npz")
+    np.savez(temporary, **leaves)
+    os.replace(temporary, path)
+
+
+def load_policy(path: Path, interface: Interface) -> LearnedPolicy:
+    """The inverse of `save_policy`; never unpickles."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist; a quickstart or train_ppo with save_policy makes it")
+    params: dict[str, Any] = {}
+    with np.load(path, allow_pickle=False) as file:
+        for name in file.files:
+            *folders, last = name.split("/")
+            node = params
+            for folder in folders:
+                node = node.setdefault(folder, {})
+            node[last] = file[name]
+    return LearnedPolicy(interface, make_actor(interface), params)
+
+
+def _keys(where: Any) -> list[str]:
+    return [str(entry.key) for entry in where]

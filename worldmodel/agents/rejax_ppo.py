@@ -12,14 +12,15 @@ from rejax.algos.algorithm import register_init
 from rejax.algos.ppo import PPO, Trajectory
 
 from worldmodel._types import Array
-from worldmodel.agents.batch_env import BatchEnv
+from worldmodel.agents.batch_env import BatchEnv, Interface
 
 
 class RejaxEnv:
-    """What rejax asks of an environment object, around a `BatchEnv`."""
+    """What rejax asks of an environment object, around a `BatchEnv` (or its interface alone)."""
 
-    def __init__(self, env: BatchEnv):
+    def __init__(self, env: BatchEnv | Interface):
         self.batch = env
+        self.interface = env if isinstance(env, Interface) else env.interface
         self.default_params = None
 
     def __deepcopy__(self, memo: dict) -> RejaxEnv:
@@ -39,15 +40,19 @@ class RejaxEnv:
     def observation_space(self, params: Any) -> spaces.Box:
         """Flat features."""
         del params
-        return spaces.Box(-10.0, 10.0, (self.batch.interface.obs_size,), jnp.float32)
+        return spaces.Box(-10.0, 10.0, (self.interface.obs_size,), jnp.float32)
 
     def action_space(self, params: Any) -> spaces.Discrete | spaces.Box:
         """Categories, or numbers in [-1, 1]."""
         del params
-        interface = self.batch.interface
-        if interface.discrete:
-            return spaces.Discrete(interface.action_size)
-        return spaces.Box(-1.0, 1.0, (interface.action_size,), jnp.float32)
+        if self.interface.discrete:
+            return spaces.Discrete(self.interface.action_size)
+        return spaces.Box(-1.0, 1.0, (self.interface.action_size,), jnp.float32)
+
+
+def actor_and_critic(interface: Interface) -> dict[str, Any]:
+    """rejax's default networks for this interface."""
+    return PPO.create_agent({}, RejaxEnv(interface), None)
 
 
 @struct.dataclass

@@ -91,14 +91,17 @@ class BoxCodec:
         return (change - np.float32(self.delta_mean)) / np.float32(self.delta_scale)
 
     def decode(self, target: jax.Array, current: jax.Array) -> jax.Array:
-        """The value `[..., *shape]` in the space's dtype that lies `target` `[..., D]` after `current`."""
+        """The value `[..., *shape]` that lies `target` `[..., D]` after `current`.
+
+        Its dtype is the space's, or what JAX has of it: 64-bit types become 32-bit ones by default.
+        """
         flat = self.flatten(current)
         change = target * np.float32(self.delta_scale) + np.float32(self.delta_mean)
         low, high = self._bounds
         value = jnp.clip(flat + jnp.where(np.array(self.active), change, 0.0), low, high)
-        if np.issubdtype(np.dtype(self.dtype), np.integer):
+        if np.dtype(self.dtype).kind in "biu":
             value = jnp.round(value)
-        return value.reshape(*flat.shape[:-1], *self.shape).astype(self.dtype)
+        return value.reshape(*flat.shape[:-1], *self.shape).astype(jax.dtypes.canonicalize_dtype(self.dtype))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,6 +4,8 @@ The names below load on first use, so that importing this package stays light.
 """
 
 import importlib
+import sys
+import types
 from typing import Any
 
 _HOME = {
@@ -41,7 +43,25 @@ _HOME = {
     "rmst": "horizon",
     "rmst_interval": "horizon",
     "survival": "horizon",
+    "FidelityReport": "probe",
+    "PairedRollout": "rollout",
+    "open_loop": "rollout",
+    "paired_rollout": "rollout",
+    "panel": "panel",
+    "probe": "probe",
+    "simulated_returns": "panel",
 }
+
+
+class _Package(types.ModuleType):
+    """Keeps `probe` and `panel` the functions: importing a submodule would bind its own name here."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _HOME and isinstance(value, types.ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:

@@ -56,13 +56,13 @@ class StepDynamics:
         return self.config.members
 
     def initial(
-        self, params: Params, key: Key[Array, " B"], context: None = None
+        self, params: Params, key: Key[Array, " B"], context: Any = None
     ) -> tuple[StepState, Array]:
         """Starts an episode in every row at an observation drawn from the logs' starts; returns `(state, obs)`."""
         if context is not None:
             raise ValueError("this model was trained without context; pass context=None")
         start_key, member_key = _split_rows(key)
-        starts = params["starts"]
+        starts = jnp.asarray(params["starts"])
         pick = jax.vmap(lambda k: jax.random.randint(k, (), 0, len(starts)))(start_key)
         return self.start_at(params, member_key, starts[pick])
 

@@ -14,14 +14,14 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from worldmodel._types import Array, Float
-from worldmodel.model.transformer import Dense
+from worldmodel._types import Array, ArrayLike, Float
+from worldmodel.model.transformer import Dense, normal
 
 UNIFORM_MARGIN = 1e-6
 """Uniform draws stay this far from 0 and 1, which bounds a logistic sample to 14 scales."""
 
 
-def logistic_mixture_log_prob(parameters: Array, value: Array, bins: Array | float) -> Array:
+def logistic_mixture_log_prob(parameters: Array, value: Array, bins: ArrayLike) -> Array:
     """Log-probability of the bin `[value - bins/2, value + bins/2]`.
 
     Shapes: parameters `[..., 3K]` (logits, means, raw scales), value `[...]`, bins broadcast to it. Nats `[...]`.
@@ -34,7 +34,7 @@ def logistic_mixture_log_prob(parameters: Array, value: Array, bins: Array | flo
     return jax.nn.logsumexp(jax.nn.log_softmax(logits, axis=-1) + inside, axis=-1)
 
 
-def logistic_mixture_sample(parameters: Array, uniforms: Array, bins: Array | float) -> Array:
+def logistic_mixture_sample(parameters: Array, uniforms: Array, bins: ArrayLike) -> Array:
     """A sample from uniforms `[..., 2]` by inversion: the first picks the component, the second the value."""
     logits, mean, scale = _mixture(parameters, bins)
     cumulative = jnp.cumsum(jax.nn.softmax(logits, axis=-1), axis=-1)
@@ -50,13 +50,13 @@ def logistic_mixture_mean(parameters: Array) -> Array:
     return jnp.sum(jax.nn.softmax(logits, axis=-1) * mean, axis=-1)
 
 
-def logistic_mixture_scale(parameters: Array, bins: Array | float) -> Array:
+def logistic_mixture_scale(parameters: Array, bins: ArrayLike) -> Array:
     """Average scale of the components, `[...]`."""
     logits, _, scale = _mixture(parameters, bins)
     return jnp.sum(jax.nn.softmax(logits, axis=-1) * scale, axis=-1)
 
 
-def _mixture(parameters: Array, bins: Array | float) -> tuple[Array, Array, Array]:
+def _mixture(parameters: Array, bins: ArrayLike) -> tuple[Array, Array, Array]:
     logits, mean, raw = jnp.split(parameters, 3, axis=-1)
     floor = jnp.asarray(bins, jnp.float32)[..., None] / 16.0
     return logits, mean, jax.nn.softplus(raw) + floor
@@ -65,14 +65,12 @@ def _mixture(parameters: Array, bins: Array | float) -> tuple[Array, Array, Arra
 class ChainHead(nnx.Module):
     """Joint distribution of a vector `[..., D]` given `h [..., width]`: `prod_d p(y_d | h, y_<d)`."""
 
-    def __init__(self, width: int, dims: int, *, hidden: int, components: int, rngs: nnx.Rngs):
+    def __init__(self, width: int, dims: int, *, hidden: int, components: int, rng: np.random.Generator):
         self.dims, self.hidden, self.components = dims, hidden, components
-        self.context = Dense(width, dims * hidden, rngs=rngs, bias=True)
-        self.previous = nnx.Param(jax.random.normal(rngs.params(), (dims, dims, hidden)) / math.sqrt(dims))
-        self.mix = nnx.Param(
-            jax.random.normal(rngs.params(), (dims, hidden, 3 * components)) * (0.1 / math.sqrt(hidden))
-        )
-        self.skip = Dense(width, dims, rngs=rngs, gain=0.1)
+        self.context = Dense(width, dims * hidden, rng=rng, bias=True)
+        self.previous = nnx.Param(normal(rng, (dims, dims, hidden), 1.0 / math.sqrt(dims)))
+        self.mix = nnx.Param(normal(rng, (dims, hidden, 3 * components), 0.1 / math.sqrt(hidden)))
+        self.skip = Dense(width, dims, rng=rng, gain=0.1)
         means = np.linspace(-1.0, 1.0, components) * (0.5 if components > 1 else 0.0)
         bias = np.concatenate([np.zeros(components), means, np.zeros(components)]).astype(np.float32)
         self.bias = nnx.Param(jnp.tile(jnp.asarray(bias), (dims, 1)))
@@ -126,8 +124,8 @@ class ChainHead(nnx.Module):
 class CategoricalHead(nnx.Module):
     """Distribution of a category `[...]` given `h [..., width]`."""
 
-    def __init__(self, width: int, n: int, *, rngs: nnx.Rngs):
-        self.logits = Dense(width, n, rngs=rngs, bias=True, gain=0.1)
+    def __init__(self, width: int, n: int, *, rng: np.random.Generator):
+        self.logits = Dense(width, n, rng=rng, bias=True, gain=0.1)
 
     def log_prob(self, h: Array, y: Array) -> Float[Array, "... 1"]:
         """Nats, with a trailing axis of one dimension."""
@@ -146,10 +144,10 @@ class CategoricalHead(nnx.Module):
 class Perceptron(nnx.Module):
     """Two hidden layers; the last bias can be set to start from a known rate."""
 
-    def __init__(self, size_in: int, hidden: int, size_out: int, *, rngs: nnx.Rngs):
-        self.first = Dense(size_in, hidden, rngs=rngs, bias=True)
-        self.second = Dense(hidden, hidden, rngs=rngs, bias=True)
-        self.last = Dense(hidden, size_out, rngs=rngs, bias=True, gain=0.1)
+    def __init__(self, size_in: int, hidden: int, size_out: int, *, rng: np.random.Generator):
+        self.first = Dense(size_in, hidden, rng=rng, bias=True)
+        self.second = Dense(hidden, hidden, rng=rng, bias=True)
+        self.last = Dense(hidden, size_out, rng=rng, bias=True, gain=0.1)
 
     def __call__(self, x: Array) -> Array:
         x = jax.nn.silu(self.first(x))

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
-from worldmodel._types import Array, Float, Key
+from worldmodel._types import Array, Float
 from worldmodel.codec import StepCodec
 from worldmodel.model.heads import (
     CategoricalHead,
@@ -61,20 +62,20 @@ class Draw(NamedTuple):
 class StepModel(nnx.Module):
     """Trunk and heads of one ensemble member."""
 
-    def __init__(self, config: StepConfig, codec: StepCodec, *, rngs: nnx.Rngs):
+    def __init__(self, config: StepConfig, codec: StepCodec, *, rng: np.random.Generator):
         self.config, self.codec = config, codec
         observation, inputs = codec.observation, codec.observation.size + codec.action.size + 1
-        self.embed = Dense(inputs, config.trunk.width, rngs=rngs, bias=True)
-        self.trunk = Trunk(config.trunk, rngs=rngs)
+        self.embed = Dense(inputs, config.trunk.width, rng=rng, bias=True)
+        self.trunk = Trunk(config.trunk, rng=rng)
         width = config.trunk.width + inputs
         if observation.kind == "box":
             self.observation = ChainHead(
-                width, observation.size, hidden=config.chain_hidden, components=config.components, rngs=rngs
+                width, observation.size, hidden=config.chain_hidden, components=config.components, rng=rng
             )
         else:
-            self.observation = CategoricalHead(width, observation.size, rngs=rngs)
-        self.reward = Perceptron(width + observation.size, config.head_hidden, 3 * config.components, rngs=rngs)
-        self.end = Perceptron(width + observation.pieces_size + 1, config.head_hidden, 1, rngs=rngs)
+            self.observation = CategoricalHead(width, observation.size, rng=rng)
+        self.reward = Perceptron(width + observation.size, config.head_hidden, 3 * config.components, rng=rng)
+        self.end = Perceptron(width + observation.pieces_size + 1, config.head_hidden, 1, rng=rng)
         rate = codec.end_rate
         self.end.last.bias[...] = jnp.log(jnp.full((1,), rate / (1.0 - rate), jnp.float32))
 
@@ -190,15 +191,15 @@ def step_model(config: StepConfig, codec: StepCodec, params: Params) -> StepMode
     return nnx.merge(graph, state)
 
 
-def init_params(config: StepConfig, codec: StepCodec, key: Key[Array, ""]) -> Params:
+def init_params(config: StepConfig, codec: StepCodec, seed: int) -> Params:
     """Fresh parameters of all members, each leaf with a leading axis `[members]`."""
-
-    def one(key):
-        return nnx.to_pure_dict(nnx.state(StepModel(config, codec, rngs=nnx.Rngs(key)), nnx.Param))
-
-    return jax.vmap(one)(jax.random.split(key, config.members))
+    members = []
+    for sequence in np.random.SeedSequence(seed).spawn(config.members):
+        model = StepModel(config, codec, rng=np.random.default_rng(sequence))
+        members.append(nnx.to_pure_dict(nnx.state(model, nnx.Param)))
+    return jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *members)
 
 
 @cache
 def _skeleton(config: StepConfig, codec: StepCodec):
-    return nnx.split(nnx.eval_shape(lambda: StepModel(config, codec, rngs=nnx.Rngs(0))))
+    return nnx.split(nnx.eval_shape(lambda: StepModel(config, codec, rng=np.random.default_rng(0))))

@@ -54,12 +54,16 @@ class LayerCache(NamedTuple):
     values: Array
 
 
+def normal(rng: np.random.Generator, shape: tuple[int, ...], deviation: float) -> Array:
+    """Initial weights, float32, drawn on the host: to compile a draw for every shape takes many seconds."""
+    return jnp.asarray(np.float32(deviation) * rng.standard_normal(shape, dtype=np.float32))
+
+
 class Dense(nnx.Module):
     """Linear map of the last axis, computed as one 2-D product (several times faster on CPU)."""
 
-    def __init__(self, size_in: int, size_out: int, *, rngs: nnx.Rngs, bias: bool = False, gain: float = 1.0):
-        std = gain / math.sqrt(size_in)
-        self.kernel = nnx.Param(std * jax.random.normal(rngs.params(), (size_in, size_out)))
+    def __init__(self, size_in: int, size_out: int, *, rng: np.random.Generator, bias: bool = False, gain: float = 1.0):
+        self.kernel = nnx.Param(normal(rng, (size_in, size_out), gain / math.sqrt(size_in)))
         self.bias = nnx.Param(jnp.zeros(size_out)) if bias else None
 
     def __call__(self, x: Array) -> Array:
@@ -107,18 +111,18 @@ def attend(query: Array, keys: Array, values: Array, mask: Array) -> Array:
 class Block(nnx.Module):
     """Attention and SwiGLU, each behind a norm and added to the residual stream."""
 
-    def __init__(self, config: TrunkConfig, *, rngs: nnx.Rngs):
+    def __init__(self, config: TrunkConfig, *, rng: np.random.Generator):
         self.config = config
         kv_width = config.kv_heads * config.head_width
         residual_gain = 1.0 / math.sqrt(2 * config.layers)
         self.norm_attention = RMSNorm(config.width)
-        self.qkv = Dense(config.width, config.width + 2 * kv_width, rngs=rngs)
+        self.qkv = Dense(config.width, config.width + 2 * kv_width, rng=rng)
         self.norm_query = RMSNorm(config.head_width)
         self.norm_key = RMSNorm(config.head_width)
-        self.output = Dense(config.width, config.width, rngs=rngs, gain=residual_gain)
+        self.output = Dense(config.width, config.width, rng=rng, gain=residual_gain)
         self.norm_mlp = RMSNorm(config.width)
-        self.gate_up = Dense(config.width, 2 * config.mlp, rngs=rngs)
-        self.down = Dense(config.mlp, config.width, rngs=rngs, gain=residual_gain)
+        self.gate_up = Dense(config.width, 2 * config.mlp, rng=rng)
+        self.down = Dense(config.mlp, config.width, rng=rng, gain=residual_gain)
 
     def project(self, x: Float[Array, "B T width"]) -> tuple[Array, Array, Array]:
         """Query `[B, T, heads, C]`, key and value `[B, T, kv_heads, C]`, before rotation."""
@@ -141,9 +145,9 @@ class Block(nnx.Module):
 class Trunk(nnx.Module):
     """Stack of blocks over a sequence (`__call__`) or one step at a time over a cache (`step`)."""
 
-    def __init__(self, config: TrunkConfig, *, rngs: nnx.Rngs):
+    def __init__(self, config: TrunkConfig, *, rng: np.random.Generator):
         self.config = config
-        self.blocks = nnx.List([Block(config, rngs=rngs) for _ in range(config.layers)])
+        self.blocks = nnx.List([Block(config, rng=rng) for _ in range(config.layers)])
         self.norm = RMSNorm(config.width)
 
     def __call__(self, x: Float[Array, "B T width"]) -> Float[Array, "B T width"]:
@@ -175,7 +179,9 @@ class Trunk(nnx.Module):
             query, key, value = block.project(stream)
             keys = jnp.concatenate([layer.keys[:, 1:], key], axis=1)
             values = jnp.concatenate([layer.values[:, 1:], value], axis=1)
-            attended = attend(rotate(query, slots[-1:]), rotate(keys, slots), values, mask)
+            # Weight zero is not enough: a reset row may still hold the NaN of an episode that diverged.
+            valid = jnp.where(mask[:, 0, :, None, None], values, 0.0)
+            attended = attend(rotate(query, slots[-1:]), rotate(keys, slots), valid, mask)
             stream = block.finish(stream, attended)
             new_cache.append(LayerCache(keys, values))
         return self.norm(stream)[:, 0], tuple(new_cache)

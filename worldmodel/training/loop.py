@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -90,7 +89,7 @@ def _train(columns: Columns, run: Path, config: TrainingConfig, report: Report) 
         weight_decay=config.weight_decay,
         clip=config.clip,
     )
-    params = init_params(dynamics.config, dynamics.codec, jax.random.key(config.seed))
+    params = init_params(dynamics.config, dynamics.codec, config.seed)
     state = TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32))
     batches = window_batches(columns, length=config.length, batch_size=config.batch_size, seed=config.seed)
     train_step = make_train_step(dynamics.config, dynamics.codec, optimizer)

@@ -1,0 +1,263 @@
+"""The step model behind the protocol: cached equals full, batched equals alone, scored equals sampled."""
+
+import dataclasses
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from worldmodel.model.dynamics import StepDynamics
+from worldmodel.model.step import PARTS, step_model
+
+WINDOW = 5
+ROWS = 8
+
+
+class Compiled(NamedTuple):
+    """The methods of a dynamics, each compiled once for all tests of a world."""
+
+    dynamics: StepDynamics
+    initial: Any
+    advance: Any
+    observe: Any
+    score: Any
+    predict: Any
+
+
+@pytest.fixture(scope="module")
+def default(world):
+    dynamics = StepDynamics(world.config, world.codec)
+    advance = partial(dynamics.advance, uncertainty=True)
+    methods = (dynamics.initial, advance, dynamics.observe, dynamics.score, dynamics.predict)
+    return Compiled(dynamics, *map(jax.jit, methods))
+
+
+def keys(seed, count=ROWS):
+    return jax.random.split(jax.random.key(seed), count)
+
+
+def logged(world, t):
+    """Action, next observation, reward and termination of every row at step `t`."""
+    return world.action[:, t], world.obs[:, t + 1], world.reward[:, t], world.terminated[:, t]
+
+
+def absorbed(world, start_at, observe, steps=WINDOW + 2):
+    """The state of all rows after `steps` logged transitions."""
+    state, _ = start_at(world.params, keys(3), world.obs[:, 0])
+    for t in range(steps):
+        state = observe(world.params, state, *logged(world, t))
+    return state
+
+
+@pytest.fixture(scope="module")
+def state(world, default):
+    return absorbed(world, default.dynamics.start_at, default.observe)
+
+
+@pytest.fixture(scope="module")
+def action(world):
+    return world.action[:, WINDOW + 2]
+
+
+def assert_close(got, want, tolerance=1e-5, context=""):
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_allclose(a, b, atol=tolerance, rtol=tolerance, err_msg=context)
+
+
+def assert_same_bits(got, want):
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_observing_a_history_equals_the_sequence_though_rows_reset_at_different_times(world, default):
+    dynamics, length, resets = default.dynamics, 3 * WINDOW, np.array([0, 1, WINDOW, 7, 11, 13, 2, 3])
+
+    @jax.jit
+    def cached(obs, action, reward, terminated):
+        def body(state, now):
+            t, before, action, after, reward, terminated = now
+            fresh, _ = dynamics.start_at(world.params, keys(1), before)
+            state = dynamics.replace_rows(t == resets, fresh, state)
+            nats = dynamics.score(world.params, state, action, after, reward, terminated)
+            predicted = dynamics.predict(world.params, state, action)
+            return dynamics.observe(world.params, state, action, after, reward, terminated), (nats, predicted)
+
+        start, _ = dynamics.start_at(world.params, keys(2), obs[0])
+        steps = jnp.arange(len(action))
+        return jax.lax.scan(body, start, (steps, obs[:-1], action, obs[1:], reward, terminated))[1]
+
+    logs = (world.obs, world.action, world.reward, world.terminated)
+    nats, predicted = cached(*(jnp.swapaxes(x, 0, 1) for x in logs))
+
+    @jax.jit
+    def full(params, before, action, after, reward, terminated):
+        model = step_model(world.config, world.codec, params)
+        first = jnp.full((ROWS, 1), world.codec.reward.mean, jnp.float32)
+        h = model.sequence(model.inputs(before, action, jnp.concatenate([first, reward[:, :-1]], axis=1)))
+        return model.log_prob(h, before, after, reward, terminated.astype(jnp.float32)), model.mean(h, before)
+
+    rows, times = np.arange(ROWS)[:, None], resets[:, None] + np.arange(length)
+    pieces = (
+        world.obs[rows, times],
+        world.action[rows, times],
+        world.obs[rows, times + 1],
+        world.reward[rows, times],
+        world.terminated[rows, times],
+    )
+    for m in range(world.config.members):
+        own = jax.tree.map(lambda leaf, m=m: leaf[m], world.params["members"])
+        want_nats, want_mean = full(own, *pieces)
+        got_nats = np.asarray(nats)[times, m, rows]
+        for age in (1, WINDOW - 1, WINDOW, WINDOW + 1, 3 * WINDOW):
+            assert_close(got_nats[:, age - 1], want_nats[:, age - 1], context=f"member {m}, step {age}")
+        assert_close(got_nats, want_nats)
+        got_mean = jax.tree.map(lambda x, m=m: np.asarray(x)[times, m, rows], predicted)
+        assert_close(got_mean, want_mean)
+
+
+def test_score_of_what_advance_sampled_is_its_log_prob(world, default, state, action):
+    member, rows = np.asarray(state.member), np.arange(ROWS)
+    assert set(member) == {0, 1}
+    for seed in range(3):
+        _, obs, reward, terminated, info = default.advance(world.params, state, action, keys(10 + seed))
+        nats = np.asarray(default.score(world.params, state, action, obs, reward, terminated))
+        assert nats.shape == (2, ROWS, len(PARTS))
+        np.testing.assert_allclose(nats[member, rows], info["log_prob"], atol=1e-5, rtol=1e-5)
+        assert np.abs(nats[1 - member, rows] - np.asarray(info["log_prob"])).min(axis=0).max() > 1e-3
+        end = np.where(terminated, info["end_probability"], 1 - np.asarray(info["end_probability"]))
+        np.testing.assert_allclose(np.exp(info["log_prob"][:, 2]), end, atol=1e-6)
+
+
+def test_observing_what_advance_sampled_gives_its_state(world, default, state, action):
+    after, obs, reward, terminated, _ = default.advance(world.params, state, action, keys(20))
+    assert_same_bits(default.observe(world.params, state, action, obs, reward, terminated), after)
+    np.testing.assert_array_equal(after.observation, obs)
+    np.testing.assert_array_equal(after.reward, reward)
+    assert (np.asarray(after.cache[0].keys) != np.asarray(state.cache[0].keys)).any()
+
+
+def test_eight_rows_together_equal_eight_alone(world, default):
+    def rollout(rows):
+        """Three sampled steps of these rows, each with its own keys and actions."""
+        key = jnp.stack([keys(30 + t) for t in range(4)])[:, rows]
+        state, obs = default.initial(world.params, key[0])
+        steps = []
+        for t in range(3):
+            state, *step = default.advance(world.params, state, world.action[rows, t], key[t + 1])
+            steps.append(step)
+        return obs, steps, (state.seen, state.observation, state.reward, state.member)
+
+    together = rollout(np.arange(ROWS))
+    assert len(np.unique(together[2][3])) > 1
+    for b in range(ROWS):
+        alone = rollout(np.array([b]))
+        assert_close(alone, jax.tree.map(lambda x, b=b: x[b : b + 1], together), 1e-4, f"row {b}")
+    assert_same_bits(rollout(np.arange(ROWS)), together)
+
+
+def test_grouped_layout_equals_the_default_one_for_the_same_members(world, default, action):
+    grouped = StepDynamics(world.config, world.codec, grouped=True)
+    dealt = absorbed(world, grouped.start_at, jax.jit(grouped.observe))
+    assert dealt.member.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
+
+    def same_members(*arguments):
+        state, obs = default.dynamics.start_at(*arguments)
+        return state.replace(member=dealt.member), obs
+
+    state = absorbed(world, same_members, default.observe)
+    _, *want, info = default.advance(world.params, state, action, keys(41))
+    after, *got, dealt_info = jax.jit(grouped.advance)(world.params, dealt, action, keys(41))
+    assert_close(got, want)
+    assert_close(dealt_info, {name: info[name] for name in dealt_info})
+    assert after.member.tolist() == dealt.member.tolist()
+
+
+def test_compiled_equals_not_compiled_and_a_key_gives_the_same_bits(world, default, state, action):
+    compiled = default.advance(world.params, state, action, keys(50))
+    assert_same_bits(default.advance(world.params, state, action, keys(50)), compiled)
+    other = default.advance(world.params, state, action, keys(51))
+    assert np.abs(np.asarray(other[4]["log_prob"] - compiled[4]["log_prob"])).max() > 1e-3
+    if world.codec.observation.kind == "discrete":  # the other world would only take longer
+        eager = default.dynamics.advance(world.params, state, action, keys(50), uncertainty=True)
+        assert_close(compiled, eager, 1e-6)
+
+
+def test_starts_come_from_the_logs_and_rows_are_keyed_alone(world, default):
+    rows = keys(60, 101)
+    state, obs = default.initial(world.params, rows)
+    starts = np.asarray(world.params["starts"])
+    match = (np.asarray(obs)[:, None] == starts).reshape(101, ROWS, -1).all(axis=-1)
+    assert match.any(axis=1).all()
+    assert match.any(axis=0).all()  # that one of eight starts is never drawn has probability 10^-5
+    assert set(np.asarray(state.member)) == {0, 1}
+    assert not np.asarray(state.seen).any()
+    other, other_obs = default.initial(world.params, rows[::-1])
+    np.testing.assert_array_equal(other_obs[::-1], obs)
+    np.testing.assert_array_equal(other.member[::-1], state.member)
+
+
+def test_replaced_rows_forget_and_others_go_on(world, default, state):
+    fresh, _ = default.dynamics.start_at(world.params, keys(70), world.obs[:, 20])
+    where = jnp.arange(ROWS) % 2 == 0
+    mixed = default.dynamics.replace_rows(where, fresh, state)
+    got, new, old = (np.asarray(default.score(world.params, s, *logged(world, 20))) for s in (mixed, fresh, state))
+    np.testing.assert_allclose(got[:, ::2], new[:, ::2], atol=1e-5, rtol=1e-5)
+    np.testing.assert_array_equal(got[:, 1::2], old[:, 1::2])
+    assert np.abs(new - old).max() > 1e-2
+
+
+def test_disagreement_is_the_spread_of_the_members(world, default, state, action):
+    info = default.advance(world.params, state, action, keys(80))[4]
+    central = np.asarray(default.predict(world.params, state, action)[0])
+    codec = world.codec.observation
+    if codec.kind == "box":
+        spread = np.std(central, axis=0) / np.array(codec.delta_scale)
+        want = np.sqrt((spread**2).mean(axis=-1))
+    else:
+        want = np.std(np.asarray(codec.features(jnp.asarray(central))), axis=0).mean(axis=-1)
+    assert info["disagreement"].shape == (ROWS,)
+    np.testing.assert_allclose(info["disagreement"], want, atol=1e-4)
+    assert (np.asarray(info["disagreement"]) > 0.01).any()
+    clones = jax.tree.map(lambda leaf: jnp.stack([leaf[0], leaf[0]]), world.params["members"])
+    fresh, _ = default.dynamics.start_at(world.params, keys(81), world.obs[:, 0])
+    info = default.advance({**world.params, "members": clones}, fresh, action, keys(82))[4]
+    np.testing.assert_allclose(info["disagreement"], 0.0, atol=1e-3)
+
+
+def test_what_never_changes_is_copied_and_bounds_hold(box_world):
+    """A constant reward, a constant dimension, and starts at the bounds of another."""
+    rewards = dataclasses.replace(box_world.codec.reward, mean=0.3, constant=True)
+    dynamics = StepDynamics(box_world.config, dataclasses.replace(box_world.codec, reward=rewards))
+    advance = jax.jit(dynamics.advance)
+    edge = box_world.obs[:, 0].at[:, 1].set(jnp.float32([90.0, -90.0] * 4))
+    state, before = dynamics.start_at(box_world.params, keys(90), edge)
+    at_bounds = 0
+    for t in range(3):
+        state, obs, reward, _, info = advance(box_world.params, state, box_world.action[:, t], keys(91 + t))
+        assert np.isfinite(obs).all()
+        np.testing.assert_array_equal(obs[:, 2], before[:, 2])
+        assert (np.abs(np.asarray(obs[:, 1])) <= 90.0).all()
+        at_bounds += int((np.abs(np.asarray(obs[:, 1])) == 90.0).sum())
+        assert reward.tolist() == [np.float32(0.3)] * ROWS
+        assert info["log_prob"][:, 1].tolist() == [0.0] * ROWS
+        assert np.isfinite(info["log_prob"]).all()
+    assert at_bounds > 0
+
+
+def test_refusals(world, default, action):
+    grouped = StepDynamics(world.config, world.codec, grouped=True)
+    with pytest.raises(ValueError, match="trained without context; pass context=None"):
+        default.dynamics.initial(world.params, keys(0), context={"task": 1})
+    with pytest.raises(ValueError, match="a batch that 2 members divide, not 7"):
+        grouped.initial(world.params, keys(0, 7))
+    state, _ = grouped.start_at(world.params, keys(0), world.obs[:, 0])
+    with pytest.raises(ValueError, match="score needs every member"):
+        grouped.score(world.params, state, *logged(world, 0))
+    with pytest.raises(ValueError, match="predict needs every member"):
+        grouped.predict(world.params, state, action)
+    with pytest.raises(ValueError, match="uncertainty needs every member"):
+        jax.eval_shape(lambda: jax.tree.leaves(grouped.advance(world.params, state, action, keys(1), uncertainty=True)))

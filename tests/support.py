@@ -1,0 +1,61 @@
+"""Models that tests stand on, made in seconds."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+
+from worldmodel.agents.record import record
+from worldmodel.codec import fit_codec
+from worldmodel.corpus.columns import Columns
+from worldmodel.model.dynamics import StepDynamics
+from worldmodel.model.step import StepConfig, init_params
+from worldmodel.model.transformer import TrunkConfig
+from worldmodel.training.checkpoint import Checkpoints, WorldModel, describe, write_json, write_starts
+from worldmodel.training.step import TrainState, make_optimizer
+from worldmodel.trajectory import Spec
+
+SMALL = StepConfig(
+    trunk=TrunkConfig(width=16, layers=2, heads=2, kv_heads=1, mlp=16, window=4),
+    chain_hidden=8,
+    components=2,
+    head_hidden=8,
+    members=2,
+)
+"""A model that compiles in seconds; a window of 4 rolls over within any episode."""
+
+
+@cache
+def untrained_model(env_id: str = "CartPole-v1", seed: int = 0) -> WorldModel:
+    """A model of random weights whose codec and starts come from 20 random episodes of the real environment."""
+    spec, episodes = record(env_id, behaviours=["random"], episodes=20, seed=seed, max_steps=100)
+    columns = Columns.from_trajectories(episodes)
+    rows = columns.transitions()
+    codec = fit_codec(spec, rows.obs, rows.next_obs, rows.actions, rows.rewards, rows.terminated)
+    starts = jnp.asarray(columns.observations[columns.observation_starts])
+    params = {"members": init_params(SMALL, codec, seed), "starts": starts}
+    return WorldModel(spec, StepDynamics(SMALL, codec), params, Path("untrained"), 0)
+
+
+@cache
+def tiny_columns(env_id: str, *, episodes: int, seed: int) -> tuple[Spec, Columns]:
+    """A few random episodes of a real environment."""
+    spec, trajectories = record(env_id, behaviours=["random"], episodes=episodes, seed=seed, max_steps=100)
+    return spec, Columns.from_trajectories(trajectories)
+
+
+def untrained_run(path: Path, env_id: str = "CartPole-v1", seed: int = 0) -> Path:
+    """The same model saved as the run folder `path`, as training would leave it before its first step."""
+    model = untrained_model(env_id, seed)
+    path.mkdir(parents=True)
+    write_json(path / "config.json", describe(model.spec, model.dynamics.codec, SMALL, {}))
+    write_starts(path, np.asarray(model.params["starts"]))
+    members = model.params["members"]
+    optimizer = make_optimizer(learning_rate=1e-3, warmup=1, steps=2, weight_decay=0.0, clip=1.0)
+    checkpoints = Checkpoints(path)
+    checkpoints.save(0, TrainState(members, optimizer.init(members), jnp.zeros((), jnp.int32)), {})
+    checkpoints.close()
+    return path

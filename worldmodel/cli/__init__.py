@@ -1,0 +1,79 @@
+"""`worldmodel VERB ...`: one file per verb, each thin; options are dataclass fields read by tyro.
+
+Exit codes: 0 done, 1 a gate or check failed, 2 bad usage or bad input (one clear line; `--debug` for a traceback).
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+from worldmodel.trajectory import suggest
+
+VERBS = {
+    "quickstart": ("worldmodel.cli.quickstart", "Options", "run", "real logs to a policy that works outside, and a report"),
+    "data record": ("worldmodel.cli.data", "RecordOptions", "record", "run a real environment and write its logs"),
+    "data show": ("worldmodel.cli.data", "ShowOptions", "show", "what a corpus holds"),
+    "train": ("worldmodel.cli.train", "Options", "run", "train a world model on a corpus"),
+    "probe": ("worldmodel.cli.probe", "Options", "run", "measure where a world model can be trusted"),
+    "info": ("worldmodel.cli.info", "Options", "run", "versions and devices"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one verb; returns the exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in words
+    words = [word for word in words if word != "--debug"]
+    try:
+        return _dispatch(words)
+    except KeyboardInterrupt:
+        return _fail("interrupted; the same command resumes", 130)
+    except FloatingPointError as error:
+        if debug:
+            raise
+        return _fail(str(error), 1)
+    except (ValueError, OSError) as error:
+        if debug:
+            raise
+        return _fail(_one_line(error), 2)
+
+
+def _dispatch(words: list[str]) -> int:
+    import tyro
+
+    if not words or words[0] in ("-h", "--help"):
+        print(_usage())
+        return 0 if words else 2
+    verb = " ".join(words[:2]) if words[0] == "data" else words[0]
+    if words[0] == "data" and (len(words) == 1 or words[1] in ("-h", "--help")):
+        print(_usage("data "))
+        return 0 if len(words) > 1 else 2
+    if verb not in VERBS:
+        raise ValueError(f"there is no verb {verb!r}{suggest(verb, VERBS)}; verbs are {', '.join(VERBS)}")
+    module_name, options_name, function_name, _ = VERBS[verb]
+    module = importlib.import_module(module_name)
+    rest = words[len(verb.split()) :]
+    options = tyro.cli(getattr(module, options_name), args=rest, prog=f"worldmodel {verb}")
+    getattr(module, function_name)(options)
+    return 0
+
+
+def _usage(prefix: str = "") -> str:
+    lines = ["usage: worldmodel VERB [options]      (worldmodel VERB --help for a verb's own)", ""]
+    lines += [f"  {verb:<12} {text}" for verb, (*_, text) in VERBS.items() if verb.startswith(prefix)]
+    lines += ["", "example: worldmodel quickstart --env Pendulum-v1 --out runs/pendulum"]
+    return "\n".join(lines)
+
+
+def _one_line(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        place = f": {error.filename}" if error.filename else ""
+        return f"{error.strerror}{place}"
+    return " ".join(str(error).split())
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"worldmodel: error: {message}", file=sys.stderr)
+    return code

@@ -1,0 +1,178 @@
+"""What a user may pass to an environment, checked once, at the border: each error is one line."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from worldmodel.envs.rendering import STATE_OF
+from worldmodel.trajectory import Spec, suggest
+from worldmodel.training.checkpoint import WorldModel, load
+
+BOUND_SLACK = 1e-5
+"""How far an action may lie outside its bounds, relative to its size or 1: the rounding of float32."""
+
+
+def open_world_model(checkpoint: Any) -> WorldModel:
+    """The model that `checkpoint`, a run folder or a `WorldModel`, stands for; `ValueError` for anything else."""
+    if isinstance(checkpoint, WorldModel):
+        return checkpoint
+    if isinstance(checkpoint, (str, os.PathLike)):
+        return load(checkpoint)
+    raise ValueError(f"checkpoint is {checkpoint!r}; a run folder or a WorldModel is needed")
+
+
+def step_limit(max_episode_steps: int | None, spec: Spec) -> int | None:
+    """The time limit: None asks for the real environment's, -1 for none."""
+    if max_episode_steps is None:
+        return spec.max_episode_steps
+    if max_episode_steps == -1:
+        return None
+    if max_episode_steps < 1:
+        raise ValueError(f"max_episode_steps is {max_episode_steps}; at least 1 is needed, or -1 for no limit")
+    return int(max_episode_steps)
+
+
+def can_draw(spec: Spec) -> bool:
+    """Whether the renderer's state follows from an observation of this environment."""
+    if spec.env_id is None:
+        return False
+    _, name, _ = gym.envs.registration.parse_env_id(spec.env_id)
+    return name in STATE_OF and tuple(spec.observation_space.get("shape", ())) == (STATE_OF[name][0],)
+
+
+def check_render_mode(render_mode: str | None, spec: Spec) -> str | None:
+    """`render_mode` itself; `ValueError` for an unknown one, or for an environment that cannot be drawn."""
+    if render_mode is None:
+        return None
+    if render_mode != "rgb_array":
+        raise ValueError(f"render_mode is {render_mode!r}; None and 'rgb_array' are supported")
+    if not can_draw(spec):
+        raise ValueError(
+            f"observations of {spec.env_id or 'logs without an environment id'} cannot be drawn; "
+            f"render_mode='rgb_array' is supported for {', '.join(STATE_OF)}"
+        )
+    return render_mode
+
+
+def check_options(options: Mapping[str, Any] | None, allowed: Sequence[str]) -> None:
+    """`ValueError` for a reset option that would be ignored."""
+    for name in options or ():
+        if name not in allowed:
+            known = f"known are {', '.join(allowed)}" if allowed else "the simulator has none"
+            raise ValueError(f"reset option {name!r} is not known; {known}{suggest(name, allowed)}")
+
+
+def check_seeds(seed: Any, num_envs: int) -> list[int | None]:
+    """One seed per environment: `seed + i` of a number, the items of a list."""
+    if seed is None:
+        return [None] * num_envs
+    if isinstance(seed, (int, np.integer)):
+        return [int(seed) + i for i in range(num_envs)]
+    if len(seed) != num_envs:
+        raise ValueError(f"{len(seed)} seeds for {num_envs} environments; one number, or one seed for each, is needed")
+    return [None if s is None else int(s) for s in seed]
+
+
+def check_reset_mask(mask: Any, num_envs: int) -> np.ndarray:
+    """bool `[num_envs]`, at least one true."""
+    mask = np.asarray(mask)
+    if mask.dtype != np.bool_ or mask.shape != (num_envs,):
+        raise ValueError(f"reset_mask has dtype {mask.dtype} and shape {mask.shape}; bool and ({num_envs},) are needed")
+    if not mask.any():
+        raise ValueError("reset_mask selects no environment; at least one is needed")
+    return mask
+
+
+def check_action(space: gym.Space, action: Any) -> np.ndarray:
+    """One action as an array `[1, ...]` of the space's dtype.
+
+    Raises:
+      ValueError: it has another shape or kind of dtype than the space, is not finite, or lies out of bounds by more
+        than `BOUND_SLACK`; within the slack it is moved to the bound.
+    """
+    values = _as_numbers(space, action, "action")
+    if values.shape != space.shape:
+        raise ValueError(f"action has shape {values.shape}; {space.shape} is needed")
+    return _within(space, values[None], np.ones(1, np.bool_), "action")
+
+
+def check_actions(space: gym.Space, actions: Any, acting: np.ndarray) -> np.ndarray:
+    """Actions of a batch as an array `[B, ...]` of the single space's dtype; see `check_action`.
+
+    Where `acting` (bool `[B]`) is false the row is not looked at, and replaced by an action of the space.
+    """
+    values = _as_numbers(space, actions, "actions")
+    shape = (len(acting), *(space.shape or ()))
+    if values.shape != shape:
+        raise ValueError(f"actions have shape {values.shape}; {shape} is needed")
+    return _within(space, values, acting, "action of environment {row}")
+
+
+def _as_numbers(space: gym.Space, action: Any, name: str) -> np.ndarray:
+    try:
+        values = np.asarray(action)
+    except ValueError:
+        raise ValueError(f"{name} cannot be read as one array: its parts differ in shape") from None
+    integers = isinstance(space, spaces.Discrete) or np.issubdtype(space.dtype, np.integer)
+    if not np.issubdtype(values.dtype, np.integer if integers else np.number) or values.dtype.kind == "c":
+        needed = "integers are" if integers else "real numbers are"
+        raise ValueError(f"{name} has dtype {values.dtype}; {needed} needed for {space}")
+    return values
+
+
+def _within(space: gym.Space, values: np.ndarray, acting: np.ndarray, name: str) -> np.ndarray:
+    rows = acting.reshape(-1, *[1] * (values.ndim - 1))
+    if isinstance(space, spaces.Discrete):
+        low, high = np.asarray(space.start), np.asarray(space.start + space.n - 1)
+        slack = 0
+    elif isinstance(space, spaces.Box):
+        low, high = space.low, space.high
+        _refuse(rows & ~np.isfinite(values), values, name, "every value must be finite")
+        slack = BOUND_SLACK * np.maximum(1.0, np.abs(np.where(rows, values, 0)))
+    else:
+        raise ValueError(f"action space {space} is not supported")
+    outside = (values < low - slack) | (values > high + slack)
+    _refuse(rows & outside, values, name, f"it must lie in {_short(low)}..{_short(high)}")
+    rest = np.clip(np.zeros_like(low), low, high)
+    return np.clip(np.where(rows, values, rest), low, high).astype(space.dtype)
+
+
+def _short(bound: np.ndarray) -> str:
+    """A bound as text: one number where every element has the same."""
+    same = bound.size > 0 and (bound == bound.flat[0]).all()
+    return str(bound.flat[0]) if same else " ".join(np.array2string(bound, threshold=8, separator=", ").split())
+
+
+def _refuse(bad: np.ndarray, values: np.ndarray, name: str, rule: str) -> None:
+    if bad.any():
+        row = int(np.argwhere(bad)[0][0])
+        text = " ".join(np.array2string(values[row], threshold=8, separator=", ").split())
+        raise ValueError(f"{name.format(row=row)} is {text}; {rule}")
+
+
+def recorded_spec(
+    spec: gym.envs.registration.EnvSpec | None, limit: int | None, model: WorldModel
+) -> gym.envs.registration.EnvSpec | None:
+    """The `EnvSpec` that an environment keeps: with its time limit, and with arguments that JSON can hold.
+
+    A loaded model is named by its run folder where it has one.
+    """
+    if spec is None:
+        return None
+    kwargs = dict(spec.kwargs)
+    checkpoint = kwargs.get("checkpoint")
+    if isinstance(checkpoint, os.PathLike):
+        kwargs["checkpoint"] = os.fspath(checkpoint)
+    elif checkpoint is model and (Path(model.run) / "config.json").is_file():
+        kwargs["checkpoint"] = os.fspath(model.run)
+    if isinstance(kwargs.get("autoreset_mode"), gym.vector.AutoresetMode):
+        kwargs["autoreset_mode"] = kwargs["autoreset_mode"].value
+    return dataclasses.replace(spec, kwargs=kwargs, max_episode_steps=limit)

@@ -1,0 +1,107 @@
+"""A world model as one Gymnasium environment: `gymnasium.make("worldmodel:worldmodel/Sim-v0", checkpoint=run)`."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.envs.registration import EnvSpec
+
+from worldmodel.envs.check import (
+    can_draw,
+    check_action,
+    check_options,
+    check_render_mode,
+    open_world_model,
+    recorded_spec,
+    step_limit,
+)
+from worldmodel.envs.host import HostSimulator
+from worldmodel.envs.rendering import frames
+
+WHOLE_FRAME = (4096, 4096)
+"""A box that every renderer's picture fits in as it is."""
+
+
+class SimEnv(gym.Env[Any, Any]):
+    """One simulated episode at a time, in the spaces and under the time limit of the environment it stands for.
+
+    `reset(seed=s)` fixes everything that follows, to the last bit. The environment truncates by itself: no wrapper is
+    needed. `info` of a step holds `log_prob` float32 `[3]` (nats that the model gave to the observation, the reward and
+    the termination it drew), `end_probability` float32 and `member` int32, the ensemble member that rules the episode.
+
+    Args:
+      checkpoint: a run folder, or a loaded `WorldModel`.
+      render_mode: None, or "rgb_array" where the real environment's renderer can draw an observation.
+      max_episode_steps: steps after which an episode is truncated; None: as the real environment does, -1: never.
+        `gymnasium.make` keeps an argument of this name to itself and adds a limit: with it episodes get shorter only.
+
+    Raises:
+      FileNotFoundError: there is no such run, or it holds no checkpoint.
+      ValueError: an argument, a reset option or an action is outside what is allowed.
+      gymnasium.error.ResetNeeded: a step or a picture before `reset`, or a step after the episode's end.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 30}
+
+    def __init__(self, checkpoint: Any = None, *, render_mode: str | None = None, max_episode_steps: int | None = None):
+        self.world_model = open_world_model(checkpoint)
+        spec = self.world_model.spec
+        self._limit = step_limit(max_episode_steps, spec)
+        self.render_mode = check_render_mode(render_mode, spec)
+        self.metadata = {**type(self).metadata, "render_modes": ["rgb_array"] if can_draw(spec) else []}
+        self._host = HostSimulator(self.world_model, 1, self._limit)
+        self.observation_space, self.action_space = self._host.observation_space, self._host.action_space
+        self._spec: EnvSpec | None = None
+        self._obs: np.ndarray | None = None
+        self._ended = False
+
+    @property
+    def spec(self) -> EnvSpec | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """How to make this environment again; None unless it came from `gymnasium.make` or `worldmodel.make`."""
+        return self._spec
+
+    @spec.setter
+    def spec(self, value: EnvSpec | None) -> None:
+        self._spec = recorded_spec(value, self._limit, self.world_model)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Starts an episode; there are no options."""
+        check_options(options, ())
+        super().reset(seed=seed)
+        self._obs, self._ended = self._host.reset([self.np_random]), False
+        return self._present(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """One step; see the class for `info`."""
+        if self._obs is None:
+            raise gym.error.ResetNeeded("step was called before reset")
+        if self._ended:
+            raise gym.error.ResetNeeded("step was called after the episode's end; call reset first")
+        step = self._host.step(check_action(self.action_space, action))
+        terminated, truncated = bool(step.terminated[0]), bool(step.truncated[0])
+        self._obs, self._ended = step.obs, terminated or truncated
+        info = {name: values[0] for name, values in step.info.items()}
+        return self._present(), float(step.reward[0]), terminated, truncated, info
+
+    def render(self) -> Any:
+        """The present observation as the real environment would draw it, uint8 `[h, w, 3]`; None without a mode."""
+        if self.render_mode is None:
+            gym.logger.warn("render was called without a render_mode; make the environment with 'rgb_array'")
+            return None
+        if self._obs is None:
+            raise gym.error.ResetNeeded("render was called before reset")
+        env = self.world_model.spec
+        pictures = frames(str(env.env_id), self._obs, env_kwargs=env.env_kwargs, size=WHOLE_FRAME)
+        return pictures[0] if pictures else None
+
+    def close(self) -> None:
+        """Frees the episode's memory; may be called again."""
+        self._host.forget()
+        self._obs = None
+
+    def _present(self) -> Any:
+        if isinstance(self.observation_space, gym.spaces.Discrete):
+            return int(self._obs[0])
+        return self._obs[0].copy()

@@ -1,0 +1,115 @@
+"""A batch of simulated episodes behind NumPy arrays: what the Gymnasium environments stand on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import jax
+import numpy as np
+
+from worldmodel._types import Array, PyTree
+from worldmodel.simulator import SimState, Simulator, select_rows
+from worldmodel.training.checkpoint import WorldModel
+
+LEAST_ROWS = 8
+"""Smaller batches are padded to this. The order in which a matrix product sums depends on its number of rows, so that
+batches of equal size agree to the last bit and others only to float32's rounding: up to eight environments in a batch
+are the same, bit for bit, as each of them alone. Eight rows cost no more than one."""
+
+
+class HostStep(NamedTuple):
+    """One step of `B` rows.
+
+    obs `[B, ...]` in the space's dtype, reward float64 `[B]`, terminated and truncated bool `[B]`; info: log_prob
+    float32 `[B, 3]` (nats of observation, reward and termination), end_probability float32 `[B]`, member int32 `[B]`.
+    """
+
+    obs: np.ndarray
+    reward: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    info: dict[str, np.ndarray]
+
+
+class HostSimulator:
+    """`rows` environments of one world model; every row is ruled by its own random numbers.
+
+    Arguments are not checked here. Attributes: `observation_space`, `action_space` of one environment.
+    """
+
+    def __init__(self, model: WorldModel, rows: int, max_episode_steps: int | None):
+        self.observation_space, self.action_space = model.spec.to_gymnasium()
+        self.rows = rows
+        self._padding = max(LEAST_ROWS - rows, 0)
+        # What a checkpoint restores is bound to its device and a fresh array is not; a mixture would compile twice.
+        device = next(iter(jax.tree.leaves(model.params)[0].devices()))
+        self._params = jax.device_put(model.params, device)
+        self._run = _compiled(Simulator(model.dynamics, max_episode_steps))
+        self._state: SimState | None = None
+        self._obs: Array | None = None
+
+    def reset(self, generators: Sequence[np.random.Generator]) -> np.ndarray:
+        """Starts an episode in every row, each from its generator; returns obs `[B, ...]`."""
+        everyone = np.ones(self.rows, np.bool_)
+        self._state, self._obs = self._run.reset(self._params, self._key_words(generators, everyone))
+        return self._to_host(self._obs)
+
+    def reset_rows(self, where: np.ndarray, generators: Sequence[np.random.Generator]) -> np.ndarray:
+        """The same where true (bool `[B]`); other rows go on, and their obs is the present one."""
+        words = self._key_words(generators, where)
+        self._state, self._obs = self._run.reset_rows(self._params, self._pad(where), words, self._state, self._obs)
+        return self._to_host(self._obs)
+
+    def step(self, action: np.ndarray) -> HostStep:
+        """One step of every row with actions `[B, ...]` of the space."""
+        action = self._pad(action.astype(jax.dtypes.canonicalize_dtype(action.dtype)))
+        self._state, step = self._run.step(self._params, self._state, action)
+        self._obs = step.obs
+        reward, terminated, truncated, info = jax.tree.map(
+            lambda x: np.array(x[: self.rows]),
+            jax.device_get((step.reward, step.terminated, step.truncated, step.info)),
+        )
+        return HostStep(self._to_host(step.obs), reward.astype(np.float64), terminated, truncated, info)
+
+    def forget(self) -> None:
+        """Frees the episodes' memory; the next call must be `reset`."""
+        self._state = self._obs = None
+
+    def _key_words(self, generators: Sequence[np.random.Generator], where: np.ndarray) -> np.ndarray:
+        words = np.zeros((self.rows + self._padding, 2), np.uint32)
+        for row in np.flatnonzero(where):
+            words[row] = generators[row].integers(0, 2**32, size=2, dtype=np.uint32)
+        return words
+
+    def _pad(self, rows: np.ndarray) -> np.ndarray:
+        return np.concatenate([rows, np.repeat(rows[:1], self._padding, axis=0)]) if self._padding else rows
+
+    def _to_host(self, obs: Array) -> np.ndarray:
+        space = self.observation_space
+        values = np.array(obs)[: self.rows].astype(space.dtype)
+        # The model computes in 32 bits, whose rounding of a float64 bound may lie outside of it.
+        wide = isinstance(space, gym.spaces.Box) and space.dtype == np.float64
+        return np.clip(values, space.low, space.high) if wide else values
+
+
+class _Compiled(NamedTuple):
+    reset: Callable[..., Any]
+    step: Callable[..., Any]
+    reset_rows: Callable[..., Any]
+
+
+@lru_cache(maxsize=32)
+def _compiled(simulator: Simulator) -> _Compiled:
+    """The simulator's functions, compiled once per batch size however many environments use them."""
+
+    def reset(params: PyTree, words: Array) -> tuple[SimState, Array]:
+        return simulator.reset(params, jax.random.wrap_key_data(words, impl="threefry2x32"))
+
+    def reset_rows(params: PyTree, where: Array, words: Array, state: SimState, obs: Array) -> tuple[SimState, Array]:
+        fresh, fresh_obs = reset(params, words)
+        return simulator.replace_rows(where, fresh, state), select_rows(where, fresh_obs, obs)
+
+    return _Compiled(jax.jit(reset), jax.jit(simulator.step), jax.jit(reset_rows))

@@ -1,0 +1,185 @@
+"""The probe: where, and how far, a simulator may be trusted. Joins one step, many steps and the panel of policies."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from worldmodel.agents.counting import StepLedger
+from worldmodel.agents.evaluate import real_episodes
+from worldmodel.agents.record import make_env
+from worldmodel.corpus.columns import Columns
+from worldmodel.corpus.read import Corpus, open_corpus
+from worldmodel.fidelity.estimates import json_safe
+from worldmodel.fidelity.panel import panel
+from worldmodel.fidelity.rollout import one_step, open_loop
+from worldmodel.simulator import Policy
+from worldmodel.training.checkpoint import WorldModel, load
+from worldmodel.trajectory import Spec, Trajectory
+
+SECTIONS = ("one_step", "rollout", "policies", "ranking")
+
+
+@dataclasses.dataclass(frozen=True)
+class FidelityReport:
+    """What a probe found; sections are plain JSON, None where they could not be formed, and `why` says the reason.
+
+    Attributes:
+      env_id: the real environment, or None.
+      seed: of samples, starts and episodes.
+      one_step: see `rollout.one_step`.
+      rollout: see `rollout.open_loop`.
+      policies, ranking: see `panel.panel`.
+      real_steps: real steps taken, by phase.
+      seconds: wall-clock time by section; sections overlap.
+      why: reason by section.
+      episodes: the real episodes behind `policies`, by policy (not in the JSON).
+    """
+
+    env_id: str | None
+    seed: int
+    one_step: dict[str, Any] | None
+    rollout: dict[str, Any] | None
+    policies: list[dict[str, Any]] | None
+    ranking: dict[str, Any] | None
+    real_steps: Mapping[str, int]
+    seconds: Mapping[str, float]
+    why: Mapping[str, str]
+    episodes: Mapping[str, Sequence[Trajectory]] = dataclasses.field(default_factory=dict, repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON of everything but the episodes."""
+        names = ("env_id", "seed", *SECTIONS, "real_steps", "seconds", "why")
+        return json_safe({name: getattr(self, name) for name in names})
+
+
+def probe(
+    sim: str | os.PathLike[str] | WorldModel,
+    real: str | None = None,
+    *,
+    policies: Mapping[str, Policy] | None = None,
+    corpus: str | os.PathLike[str] | Corpus | Columns | None = None,
+    episodes: int = 100,
+    sim_episodes: int = 300,
+    horizon: int = 50,
+    starts: int = 250,
+    seed: int = 0,
+    ledger: StepLedger | None = None,
+) -> FidelityReport:
+    """Compares a world model with reality.
+
+    Args:
+      sim: a run folder, or a loaded `WorldModel`.
+      real: id of the real environment; None: the one that the model's logs came from.
+      policies: JAX policies by name, at least two for a ranking; None: returns are not compared.
+      corpus: logs to replay: a folder or a `Corpus`, of which the held-out episodes are used, or `Columns`, used whole;
+        None: single and open-loop steps are not measured.
+      episodes: real episodes of each policy.
+      sim_episodes: simulated episodes of each policy.
+      horizon: longest open-loop rollout, in steps.
+      starts: number of open-loop rollouts.
+      seed: of everything drawn.
+      ledger: where real steps are counted; None: a fresh one.
+
+    Raises:
+      ValueError: logs or real environment have other spaces than the model, an unknown environment id, no policy at
+        all, or a count below one.
+      FileNotFoundError: no run or no corpus at the path.
+    """
+    counts = {"episodes": episodes, "sim_episodes": sim_episodes, "horizon": horizon, "starts": starts}
+    for name, value in counts.items():
+        if value < 1:
+            raise ValueError(f"{name} is {value}; at least 1 is needed")
+    if policies is not None and not policies:
+        raise ValueError("policies is empty; name at least one, or pass None to leave returns out")
+    world = load(sim) if isinstance(sim, (str, os.PathLike)) else sim
+    if not isinstance(world, WorldModel):
+        raise ValueError(f"sim is a {type(sim).__name__}; a run folder or a WorldModel is needed")
+    spec, columns = _real_spec(world.spec, real), _held_out(corpus, world.spec)
+    book = StepLedger() if ledger is None else ledger
+    seconds: dict[str, float] = {}
+    why: dict[str, str] = {}
+    found: dict[str, Any] = dict.fromkeys(SECTIONS)
+    run: dict[str, list[Trajectory]] = {}
+
+    def timed(name: str, function, *args: Any, **kwargs: Any) -> Any:
+        began = time.perf_counter()
+        result = function(*args, **kwargs)
+        seconds[name] = time.perf_counter() - began
+        return result
+
+    # Half of the time goes to the compiler, which leaves cores idle: replay beside the panel.
+    with ThreadPoolExecutor(2) as pool:
+        replayed = {}
+        if columns is None:
+            why |= dict.fromkeys(("one_step", "rollout"), "no corpus was given")
+        else:
+            options = {"horizon": horizon, "starts": starts, "seed": seed, "ledger": book}
+            replayed["one_step"] = pool.submit(timed, "one_step", one_step, world, columns, seed)
+            replayed["rollout"] = pool.submit(timed, "rollout", open_loop, world, columns, **options)
+        if policies is None or spec.env_id is None:
+            reason = "no policies were given" if policies is None else "the model's logs name no real environment"
+            why |= dict.fromkeys(("policies", "ranking"), reason)
+        else:
+            run = timed("real_episodes", _evaluate, spec, policies, episodes, seed, book)
+            result = timed(
+                "sim_episodes",
+                panel,
+                world,
+                policies,
+                sim_episodes=sim_episodes,
+                seed=seed,
+                ledger=book,
+                already_run=run,
+            )
+            found["policies"], found["ranking"] = result["policies"], result["ranking"]
+            if "why" in result:
+                why["ranking"] = result["why"]
+        found |= {name: future.result() for name, future in replayed.items()}
+    return FidelityReport(
+        env_id=spec.env_id, seed=seed, real_steps=book.to_json(), seconds=seconds, why=why, episodes=run, **found
+    )
+
+
+def _evaluate(
+    spec: Spec, policies: Mapping[str, Policy], episodes: int, seed: int, ledger: StepLedger
+) -> dict[str, list[Trajectory]]:
+    return {
+        name: real_episodes(spec, policy, episodes=episodes, seed=seed, ledger=ledger)
+        for name, policy in policies.items()
+    }
+
+
+def _real_spec(spec: Spec, real: str | None) -> Spec:
+    if real is None or real == spec.env_id:
+        return spec
+    env = make_env(real)
+    try:
+        other = Spec.from_gymnasium(env)
+    finally:
+        env.close()
+    for role in ("observation_space", "action_space"):
+        if getattr(other, role) != getattr(spec, role):
+            raise ValueError(
+                f"{role.replace('_', ' ')} of {real} is {getattr(other, role)}; the model's is {getattr(spec, role)}"
+            )
+    return other
+
+
+def _held_out(corpus: str | os.PathLike[str] | Corpus | Columns | None, spec: Spec) -> Columns | None:
+    if corpus is None:
+        return None
+    if isinstance(corpus, (str, os.PathLike)):
+        corpus = open_corpus(corpus)
+    columns = corpus if isinstance(corpus, Columns) else corpus.columns("held_out")
+    spec.check(columns.observations, "observation", where="corpus")
+    spec.check(columns.actions, "action", where="corpus")
+    if not np.isfinite(columns.rewards).all():
+        raise ValueError("corpus: a reward is not finite")
+    return columns

@@ -1,0 +1,177 @@
+"""Replaying logged episodes through a model: the compiled half of the one-step and the open-loop probe.
+
+`E` episodes or starts, `M` members, `D` dimensions of a flattened observation (for categories one: the category).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from worldmodel._types import Array, PyTree
+from worldmodel.corpus.columns import Columns
+from worldmodel.model.dynamics import StepDynamics
+from worldmodel.training.checkpoint import WorldModel
+
+SAMPLES = 19
+"""Sampled observations per transition, for coverage: 20 equal ranks, of which the outer two are the 10% beyond 90%."""
+
+
+def single_members(world: WorldModel) -> tuple[StepDynamics, list[PyTree]]:
+    """The ensemble as a model of one member, and the parameters of each: a smaller program, compiled once.
+
+    A member alone follows its rows as it does in the ensemble.
+    """
+    dynamics = dataclasses.replace(
+        world.dynamics, config=dataclasses.replace(world.dynamics.config, members=1), grouped=False
+    )
+    members, rest = world.params["members"], {k: v for k, v in world.params.items() if k != "members"}
+    count = world.dynamics.members
+    return dynamics, [{"members": jax.tree.map(lambda x, m=m: x[m : m + 1], members), **rest} for m in range(count)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Replay:
+    """Transitions of `E` episodes side by side, time first; an episode's last one is repeated to the common length `T`.
+
+    obs `[T+1, E, ...]`, action `[T, E, ...]`, reward float32 `[T, E]`, terminated and real bool `[T, E]`, `real` False
+    for the repetitions, episode int64 `[E]` index in the columns.
+    """
+
+    obs: np.ndarray
+    action: np.ndarray
+    reward: np.ndarray
+    terminated: np.ndarray
+    real: np.ndarray
+    episode: np.ndarray
+
+
+def gather(columns: Columns, episodes: np.ndarray, first: np.ndarray, steps: int) -> Replay:
+    """`steps` transitions of each of `episodes` `[E]` from transition `first` `[E]` on.
+
+    Times before an episode's start show its first observation, times after its end its last; `real` is False there.
+    """
+    time = first + np.arange(steps + 1)[:, None]
+    lengths = columns.lengths[episodes]
+    row = columns.starts[episodes] + np.clip(time[:-1], 0, lengths - 1)
+    return Replay(
+        obs=columns.observations[columns.observation_starts[episodes] + np.clip(time, 0, lengths)],
+        action=columns.actions[row],
+        reward=columns.rewards[row],
+        terminated=columns.terminated_rows[row],
+        real=(time[:-1] >= 0) & (time[:-1] < lengths),
+        episode=episodes,
+    )
+
+
+class Forced(NamedTuple):
+    """What every member said of each transition with everything before it real; `[T, M, E, ...]`.
+
+    prediction float32 `[T, M, E, D]`: central prediction of the observation; reward and end `[T, M, E]`: reward given
+    it, and P(end) given both; log_prob `[T, M, E]`: nats of the true observation; below, equal int32 `[T, M, E, D]`:
+    how many of `SAMPLES` sampled observations lie below the truth, and on it.
+    """
+
+    prediction: Any
+    reward: Any
+    end: Any
+    log_prob: Any
+    below: Any
+    equal: Any
+
+
+def teacher_forced(world: WorldModel, replay: Replay, seed: int) -> Forced:
+    """Runs every member along the real episodes."""
+    dynamics, members = single_members(world)
+    xs = (replay.obs[1:], replay.action, replay.reward, replay.terminated)
+    keys = jax.random.split(jax.random.key(seed), len(members))
+    said = [
+        jax.tree.map(np.asarray, _teacher_forced(dynamics, params, key, replay.obs[0], *xs))
+        for params, key in zip(members, keys, strict=True)
+    ]
+    return Forced(*(np.concatenate(parts, axis=1) for parts in zip(*said, strict=True)))
+
+
+@partial(jax.jit, static_argnums=0)
+def _teacher_forced(dynamics: StepDynamics, params: PyTree, key: Array, first: Array, *xs: Array) -> Forced:
+    rows = first.shape[0]
+    start_key, sample_key = jax.random.split(key)
+    state, _ = dynamics.start_at(params, jax.random.split(start_key, rows), first)
+
+    def body(state, x):
+        (obs, action, reward, terminated), key = x
+        central, central_reward, end = dynamics.predict(params, state, action)
+        draw = jax.vmap(lambda k: dynamics.advance(params, state, action, k)[1])
+        samples, truth = _flat(dynamics, draw(jax.random.split(key, (SAMPLES, rows)))), _flat(dynamics, obs)
+        out = Forced(
+            prediction=_flat(dynamics, central),
+            reward=central_reward,
+            end=end,
+            log_prob=dynamics.score(params, state, action, obs, reward, terminated)[..., 0],
+            below=jnp.sum((samples < truth).astype(jnp.int32), axis=0)[None],
+            equal=jnp.sum((samples == truth).astype(jnp.int32), axis=0)[None],
+        )
+        return dynamics.observe(params, state, action, obs, reward, terminated), out
+
+    return jax.lax.scan(body, state, (xs, jax.random.split(sample_key, len(xs[0]))))[1]
+
+
+def open_loop_paths(world: WorldModel, before: Replay, after: Replay, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rollouts of every member from every start, with the logged actions and nothing else.
+
+    Args:
+      world: the model.
+      before: `P` transitions that lead to each start; those that are not `real` are not shown to the model.
+      after: `H` transitions from each start on, of which the model is given the actions.
+      seed: of the samples.
+
+    Returns:
+      `(central, sampled)` float32 `[H, M, E, D]`: fed with the member's own central predictions, and with its own
+      samples. Predicted ends are passed over.
+    """
+    dynamics, members = single_members(world)
+    shown = (before.obs[1:], before.action, before.reward, before.real)
+    paths = [
+        jax.tree.map(np.asarray, _open_loop(dynamics, params, key, before.obs[0], shown, after.action))
+        for params, key in zip(members, jax.random.split(jax.random.key(seed), len(members)), strict=True)
+    ]
+    central, sampled = (np.stack(side, axis=1) for side in zip(*paths, strict=True))
+    return central, sampled
+
+
+@partial(jax.jit, static_argnums=0)
+def _open_loop(
+    dynamics: StepDynamics, params: PyTree, key: Array, first: Array, shown: Any, actions: Array
+) -> tuple[Array, Array]:
+    rows = first.shape[0]
+    start_key, sample_key = jax.random.split(key)
+    fresh, _ = dynamics.start_at(params, jax.random.split(start_key, rows), first)
+    going_on = jnp.zeros(rows, bool)
+
+    def condition(state, x):
+        obs, action, reward, real = x
+        after = dynamics.observe(params, state, action, obs, reward, going_on)
+        return dynamics.replace_rows(~real, fresh, after), None
+
+    def central(state, action):
+        obs, reward, _ = dynamics.predict(params, state, action)
+        return dynamics.observe(params, state, action, obs[0], reward[0], going_on), _flat(dynamics, obs[0])
+
+    def sampled(state, x):
+        action, key = x
+        state, obs, *_ = dynamics.advance(params, state, action, jax.random.split(key, rows))
+        return state, _flat(dynamics, obs)
+
+    state, _ = jax.lax.scan(condition, fresh, shown)
+    keys = jax.random.split(sample_key, len(actions))
+    return jax.lax.scan(central, state, actions)[1], jax.lax.scan(sampled, state, (actions, keys))[1]
+
+
+def _flat(dynamics: StepDynamics, obs: Array) -> Array:
+    codec = dynamics.codec.observation
+    return obs[..., None].astype(jnp.float32) if codec.kind == "discrete" else codec.flatten(obs)

@@ -1,0 +1,326 @@
+"""Errors of a model on held-out logs: one step, many steps with the logged actions, one imagined episode beside a real.
+
+All intervals resample episodes. "Standard deviations" are those of the training observations, as in the codec.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+from scipy import special
+
+from worldmodel._types import Array, PyTree
+from worldmodel.agents.counting import StepLedger
+from worldmodel.agents.policies import PureFunction, as_function
+from worldmodel.codec.spaces import BIN_FRACTION
+from worldmodel.corpus.columns import Columns
+from worldmodel.fidelity.estimates import Estimate, cluster_mean_interval, median_curve
+from worldmodel.fidelity.horizon import divergence_horizon, median_horizon_interval, rmst_interval
+from worldmodel.fidelity.noise_reference import PHASE, noise_reference
+from worldmodel.fidelity.one_step import nrmse, persistence_nrmse, reward_mae, termination_scores
+from worldmodel.fidelity.replay import SAMPLES, Forced, Replay, gather, open_loop_paths, single_members, teacher_forced
+from worldmodel.simulator import Policy, SimState, Simulator
+from worldmodel.training.checkpoint import WorldModel
+from worldmodel.trajectory import Trajectory
+
+MAX_EPISODES = 64
+MAX_STEPS = 1000
+ENOUGH_EPISODES = 5
+
+
+def one_step(
+    world: WorldModel, columns: Columns, seed: int = 0, *, max_episodes: int = MAX_EPISODES, max_steps: int = MAX_STEPS
+) -> dict[str, Any]:
+    """How wrong one step is, with everything before it real; plain JSON.
+
+    Reads at most `max_steps` steps of a seeded sample of `max_episodes` episodes, and then says so in `sample`.
+
+    Returns:
+      `nrmse` (of the members' average central prediction, averaged over dimensions), `nrmse_per_dim[]`,
+      `persistence_nrmse`; `nll_per_dim`: nats per dimension that changes, of the original units, under the members'
+      mixture, `-log P(bin) + log(width)` with a width of 1e-3 standard deviations; `coverage_90`: share of truths in
+      the central 90% of a member's prediction, averaged over members, because one member rules an imagined episode; `reward_mae`,
+      `reward_scale` (standard deviation in the training logs, 0 if constant); `termination`: as `termination_scores`
+      of the members' average P(end) given their own central prediction, where `false_end_rate` is that of sampled ends
+      and `false_end_rate_thresholded` that of ends above .5; `episodes`, `transitions`.
+      Discrete observations: `accuracy`, nats per observation, and nulls beside `why` for what needs a distance.
+    """
+    episodes, sample = _pick_episodes(columns, seed, max_episodes, max_steps)
+    steps = int(min(columns.lengths[episodes].max(), max_steps))
+    replay = gather(columns, episodes, np.zeros(len(episodes), np.int64), steps)
+    forced = teacher_forced(world, replay, seed)
+    real, codec = replay.real, world.dynamics.codec
+    ids = np.broadcast_to(replay.episode, real.shape)[real]
+    if codec.observation.kind == "discrete":
+        out = _categories(replay, forced, ids, seed)
+    else:
+        out = _numbers(codec.observation, replay, forced, ids, seed)
+    if columns.has_rewards:
+        reward = reward_mae(forced.reward.mean(axis=1)[real], replay.reward[real], ids, seed)
+    else:
+        reward = Estimate(None, None, None, 0, "the logs have no rewards")
+    ends = termination_scores(np.clip(forced.end.mean(axis=1)[real], 0.0, 1.0), replay.terminated[real], 0.5, ids, seed)
+    rates = ends.pop("false_end_rate")
+    out |= {
+        "reward_mae": reward.to_json(),
+        "reward_scale": 0.0 if codec.reward.constant else float(codec.reward.scale),
+        "termination": {**ends, "false_end_rate": rates["sampled"], "false_end_rate_thresholded": rates["thresholded"]},
+        "episodes": len(episodes),
+        "transitions": int(real.sum()),
+    }
+    return out if sample is None else {**out, "sample": sample}
+
+
+def _pick_episodes(columns: Columns, seed: int, most: int, steps: int) -> tuple[np.ndarray, str | None]:
+    if columns.episodes <= most and columns.lengths.max() <= steps:
+        return np.arange(columns.episodes), None
+    rng = np.random.default_rng(seed)
+    picked = np.sort(rng.choice(columns.episodes, min(most, columns.episodes), replace=False))
+    return picked, f"{len(picked)} of {columns.episodes} episodes, at most {steps} steps of each"
+
+
+def _numbers(codec, replay: Replay, forced: Forced, ids: np.ndarray, seed: int) -> dict[str, Any]:
+    real, active = replay.real, np.array(codec.active)
+    flat = _flat(replay.obs)
+    before, after = flat[:-1][real], flat[1:][real]
+    error = nrmse(forced.prediction.mean(axis=1)[real], after, before, ids, seed)
+    floor = persistence_nrmse(after, before, ids, seed)
+    out = {
+        "nrmse": error.overall.to_json(),
+        "nrmse_per_dim": error.to_json()["per_dimension"],
+        "persistence_nrmse": floor.overall.to_json(),
+    }
+    if not active.any():
+        nothing = Estimate(None, None, None, 0, "no dimension of the training observations changes").to_json()
+        return {**out, "nll_per_dim": nothing, "coverage_90": nothing}
+    width = np.log(BIN_FRACTION * np.array(codec.scale)[active]).mean()
+    nll = cluster_mean_interval(-_mixture(forced)[real] / active.sum() + width, ids, seed)
+    # The rank form of `one_step.pit`, from counts: the samples themselves would not fit in memory.
+    chance = np.random.default_rng(seed).uniform(size=forced.below.shape)
+    place = (forced.below + chance * (1 + forced.equal)) / (SAMPLES + 1)
+    inside = np.mean(np.abs(place - 0.5)[..., active] <= 0.45, axis=(1, 3))[real]
+    return {**out, "nll_per_dim": nll.to_json(), "coverage_90": cluster_mean_interval(inside, ids, seed).to_json()}
+
+
+def _mixture(forced: Forced) -> np.ndarray:
+    """Nats `[T, E]` of the observation under the members' mixture."""
+    return special.logsumexp(forced.log_prob.astype(np.float64), axis=1) - math.log(forced.log_prob.shape[1])
+
+
+def _categories(replay: Replay, forced: Forced, ids: np.ndarray, seed: int) -> dict[str, Any]:
+    real, truth = replay.real, _flat(replay.obs)[1:]
+    nothing = Estimate(None, None, None, 0, "observations are categories: no distance between them").to_json()
+    return {
+        "nrmse": nothing,
+        "nrmse_per_dim": None,
+        "persistence_nrmse": nothing,
+        "accuracy": cluster_mean_interval(
+            np.mean(forced.prediction == truth[:, None], axis=(1, 3))[real], ids, seed
+        ).to_json(),
+        "nll_per_dim": cluster_mean_interval(-_mixture(forced)[real], ids, seed).to_json(),
+        "coverage_90": nothing,
+    }
+
+
+def open_loop(
+    world: WorldModel,
+    columns: Columns,
+    *,
+    horizon: int = 50,
+    starts: int = 250,
+    seed: int = 0,
+    threshold: float | int = 0.5,
+    ledger: StepLedger | None = None,
+) -> dict[str, Any]:
+    """How wrong the model is after k steps with the logged actions and nothing else; plain JSON.
+
+    Starts are drawn at random, evenly over the episodes with `horizon` logged steps and within each; the model is
+    shown up to a window of real steps before. The error is the root mean square over the dimensions that change, in
+    standard deviations. Each member follows its own central predictions, and a start's error is the mean of its
+    members' errors, because one member rules an episode of the simulator; `ensemble_error` is that of the members'
+    average prediction, `sampled_error` that of rollouts that sample. Predicted ends are passed over. Where fewer than
+    `ENOUGH_EPISODES` episodes reach `horizon`, it is shortened, and `note` says so.
+
+    Returns:
+      `horizons[]`, `error[], error_lo[], error_hi[]` (median over starts), `ensemble_error[]`, `sampled_error[]`,
+      `persistence[]` (the start's own observation), `one_step_noise[]` (the true dynamics with normal noise of the
+      model's root mean square error at the first step on every observation; null beside `one_step_noise_why`),
+      `divergence_horizon` (mean steps until the error first exceeds `threshold`, restricted to the horizon, with
+      `median`, its interval `median_lo, median_hi`, and `median_censored`), `threshold, starts, episodes`.
+      Discrete observations: no distance, hence nulls beside `why`.
+    """
+    if min(horizon, starts) < 1:
+        raise ValueError(f"horizon and starts must be at least 1, not {horizon} and {starts}")
+    codec = world.dynamics.codec.observation
+    if codec.kind == "discrete" or not any(codec.active):
+        kind = "observations are categories" if codec.kind == "discrete" else "no observed dimension changes"
+        return {"horizons": None, "error": None, "divergence_horizon": None, "why": f"{kind}: no distance between them"}
+    steps, note = _reachable(columns, horizon)
+    episodes, first = draw_starts(columns, steps, starts, seed)
+    shown = world.dynamics.config.trunk.window - 1
+    before, after = gather(columns, episodes, first - shown, shown), gather(columns, episodes, first, steps)
+    central, sampled = open_loop_paths(world, before, after, seed)
+    active, scale = np.array(codec.active), np.array(codec.scale)
+    flat = _flat(after.obs).astype(np.float64)
+
+    def distance(paths: np.ndarray) -> np.ndarray:
+        return _distance((paths - flat[1:, None])[..., active] / scale[active])
+
+    errors = distance(central).mean(axis=1).T
+    curve = median_curve(errors, episodes, seed)
+    values = curve.to_json()
+    out = {
+        "horizons": list(range(1, steps + 1)),
+        "error": values["mean"],
+        "error_lo": values["lo"],
+        "error_hi": values["hi"],
+        "ensemble_error": _medians(distance(central.mean(axis=1, keepdims=True))),
+        "sampled_error": _medians(distance(sampled)),
+        "persistence": _medians(distance(np.broadcast_to(flat[0], (steps, 1, *flat[0].shape)))),
+        "one_step_noise": None,
+        "divergence_horizon": _divergence(errors, threshold, episodes, seed),
+        "threshold": float(threshold),
+        "starts": len(episodes),
+        "episodes": len(np.unique(episodes)),
+    }
+    noise = np.sqrt(np.mean((central[0].astype(np.float64) - flat[1]) ** 2, axis=(0, 1)))
+    book = StepLedger() if ledger is None else ledger
+    reference, why = noise_reference(world.spec, after, noise, scale, seed=seed, ledger=book)
+    if reference is None:
+        out["one_step_noise_why"] = why
+    else:
+        out["one_step_noise"] = _medians(distance(reference[:, None]))
+        out["one_step_noise_steps"] = book.count(PHASE)
+    if curve.why is not None:
+        out["why"] = curve.why
+    return out if note is None else {**out, "note": note}
+
+
+def draw_starts(columns: Columns, steps: int, starts: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Episodes int64 `[n]` and transitions within them `[n]`, `n <= starts`, each with `steps` logged steps to come.
+
+    None is drawn twice; episodes get equal shares as far as they have starts, so that no long episode outweighs all.
+    """
+    rng = np.random.default_rng(seed)
+    places = {int(e): rng.permutation(columns.lengths[e] - steps + 1) for e in np.flatnonzero(columns.lengths >= steps)}
+    picked: list[tuple[int, int]] = []
+    turn = 0
+    while len(picked) < starts and any(turn < len(firsts) for firsts in places.values()):
+        ready = [e for e, firsts in places.items() if turn < len(firsts)]
+        picked += [(e, int(places[e][turn])) for e in rng.permutation(ready)[: starts - len(picked)].tolist()]
+        turn += 1
+    episodes, first = np.array(sorted(picked), np.int64).reshape(-1, 2).T
+    return episodes, first
+
+
+def _reachable(columns: Columns, horizon: int) -> tuple[int, str | None]:
+    enough = min(ENOUGH_EPISODES, math.ceil(columns.episodes / 2))
+    reach = int(np.sort(columns.lengths)[-enough])
+    if reach >= horizon:
+        return horizon, None
+    at_full = int(np.sum(columns.lengths >= horizon))
+    return reach, (
+        f"horizon shortened from {horizon} to {reach} steps: {at_full} of {columns.episodes} held-out episodes are "
+        f"{horizon} steps long, and {enough} are needed"
+    )
+
+
+def _divergence(errors: np.ndarray, threshold: float | int, episodes: np.ndarray, seed: int) -> dict[str, Any]:
+    times, observed = divergence_horizon(errors, threshold)
+    median = median_horizon_interval(times, observed, episodes, seed)
+    return {
+        **rmst_interval(times, observed, episodes, seed).to_json(),
+        "median": median.mean,
+        "median_lo": median.lo,
+        "median_hi": median.hi,
+        "median_censored": median.mean is None,
+        "censored": int((~observed).sum()),
+        **({} if median.why is None else {"median_why": median.why}),
+    }
+
+
+def _distance(scaled: np.ndarray) -> np.ndarray:
+    """Root mean square over the last axis; infinite where a prediction broke."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.nan_to_num(np.sqrt(np.mean(scaled**2, axis=-1)), nan=np.inf, posinf=np.inf)
+
+
+def _medians(errors: np.ndarray) -> list[float | None]:
+    """Median over starts of each row of `[H, M, E]`, members averaged first."""
+    return [float(v) if math.isfinite(v) else None for v in np.median(errors.mean(axis=1), axis=1)]
+
+
+def _flat(obs: np.ndarray) -> np.ndarray:
+    """`[T, E, ...]` -> `[T, E, D]`; integers as float64, whose rounding they do not know."""
+    flat = obs.reshape(*obs.shape[:2], -1)
+    return flat if np.issubdtype(flat.dtype, np.floating) else flat.astype(np.float64)
+
+
+@dataclasses.dataclass(frozen=True)
+class PairedRollout:
+    """An imagined episode beside a real one, same start and policy; the fields are those of the report's `Evidence`.
+
+    obs float64 `[T+1, D]` (imagined) and `[T'+1, D]` (real), rewards `[T]`, `[T']` or None, ends "terminated", "time
+    limit" or None.
+    """
+
+    imagined_obs: np.ndarray
+    real_obs: np.ndarray
+    imagined_rewards: np.ndarray
+    real_rewards: np.ndarray | None
+    imagined_end: str | None
+    real_end: str | None
+
+
+def paired_rollout(
+    world: WorldModel, policy: Policy, trajectory: Trajectory, *, seed: int = 0, steps: int | None = None
+) -> PairedRollout:
+    """Imagines an episode from the first observation of a real one, under the policy that ran that one.
+
+    Member `seed % M` of the ensemble rules it. `steps`: the longest imagined episode; None: the time limit, or the real episode's length where there is none.
+    """
+    limit = world.spec.max_episode_steps
+    length = steps or limit or len(trajectory)
+    function, params = as_function(policy)
+    dynamics, members = single_members(world)
+    simulator = Simulator(dynamics, limit)
+    first = np.asarray(trajectory.observations[0])[None]
+    values = _imagine(simulator, function, length, members[seed % len(members)], params, jax.random.key(seed), first)
+    obs, reward, terminated, truncated = (np.asarray(v)[:, 0] for v in values)
+    ended = terminated | truncated
+    stop = int(ended.argmax()) + 1 if ended.any() else length
+    return PairedRollout(
+        imagined_obs=np.concatenate([first, obs[:stop]]).reshape(stop + 1, -1).astype(np.float64),
+        real_obs=trajectory.observations.reshape(len(trajectory) + 1, -1).astype(np.float64),
+        imagined_rewards=reward[:stop],
+        real_rewards=trajectory.rewards,
+        imagined_end=_end(terminated[stop - 1], truncated[stop - 1]),
+        real_end=_end(trajectory.terminated, trajectory.truncated),
+    )
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _imagine(
+    simulator: Simulator, function: PureFunction, steps: int, params: PyTree, policy: PyTree, key: Array, first: Array
+) -> tuple[Array, Array, Array, Array]:
+    start_key, run_key, policy_key = jax.random.split(key, 3)
+    dynamics, obs = simulator.dynamics.start_at(params, start_key[None], jax.numpy.asarray(first))
+    state = SimState(dynamics, run_key[None], jax.numpy.zeros(1, jax.numpy.int32))
+
+    def body(carry, key):
+        state, obs = carry
+        state, step = simulator.step(params, state, function.run(policy, obs, key[None]))
+        return (state, step.obs), (step.obs, step.reward, step.terminated, step.truncated)
+
+    return jax.lax.scan(body, (state, obs), jax.random.split(policy_key, steps))[1]
+
+
+def _end(terminated: bool | np.bool_, truncated: bool | np.bool_) -> str | None:
+    if terminated:
+        return "terminated"
+    return "time limit" if truncated else None

@@ -1,0 +1,268 @@
+"""From real logs to a policy that works outside, and a report that says how far to trust what it was trained in.
+
+Records logs of a real environment, trains a world model on them, trains a policy inside it only, deploys the policy
+in reality, and probes the world model. Everything a run makes lies in one folder; the same call resumes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from worldmodel.agents.batch_env import Interface, RealBatch, SimulatedBatch
+from worldmodel.agents.behaviour import DEFAULT_BEHAVIOURS
+from worldmodel.agents.counting import StepLedger
+from worldmodel.agents.evaluate import real_episodes
+from worldmodel.agents.policies import graded_panel
+from worldmodel.agents.ppo import PPOConfig, TrainingResult, save_policy, train_ppo
+from worldmodel.agents.record import record
+from worldmodel.corpus import Corpus, open_corpus, write_corpus
+from worldmodel.corpus.summary import summarise
+from worldmodel.envs.rendering import frames
+from worldmodel.fidelity import PairedRollout, json_safe, mean_interval, paired_rollout, probe, simulated_returns
+from worldmodel.fidelity.probe import SECTIONS
+from worldmodel.report import Evidence, verdict, write_report
+from worldmodel.report.versions import versions
+from worldmodel.simulator import Simulator
+from worldmodel.training import TrainingConfig, WorldModel, train
+
+DEPLOYMENT_SEED = 1_000_000
+"""Added to the run's seed: real episodes of the final evaluation start where no logged episode did."""
+
+PANEL_SEED = 2_000_000
+"""The same for the panel of policies."""
+
+SHOWN_STEPS, SHOWN_FRAMES = 200, 100
+"""How much of the first deployed episode the report shows."""
+
+DEFAULT_TIME_LIMIT = 1_000
+"""Steps after which an imagined episode is cut where the environment itself has no limit."""
+
+
+@dataclasses.dataclass(frozen=True)
+class QuickstartConfig:
+    """Everything that decides a quickstart's result.
+
+    `same_budget_envs` is the number of environments that the comparison on few real steps runs in parallel: fewer
+    than in simulation, so that it gets enough updates out of them.
+    """
+
+    env: str = "CartPole-v1"
+    seed: int = 0
+    episodes: int = 300
+    behaviours: tuple[str, ...] = DEFAULT_BEHAVIOURS
+    training: TrainingConfig = TrainingConfig(steps=1_500)
+    policy: PPOConfig = PPOConfig()
+    same_budget_envs: int = 8
+    deployment_episodes: int = 100
+    panel_episodes: int = 50
+    simulated_episodes: int = 300
+
+
+def quick(config: QuickstartConfig) -> QuickstartConfig:
+    """The same pipeline at a size that takes about a minute: for tests and first tries."""
+    return dataclasses.replace(
+        config,
+        episodes=60,
+        training=dataclasses.replace(config.training, steps=200, checkpoint_every=100),
+        policy=dataclasses.replace(config.policy, total_steps=24_000, num_envs=24, num_minibatches=4),
+        deployment_episodes=10,
+        panel_episodes=5,
+        simulated_episodes=12,
+    )
+
+
+class Timer:
+    """Seconds per phase."""
+
+    def __init__(self):
+        self.seconds: dict[str, float] = {}
+
+    @contextlib.contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        started = time.monotonic()
+        yield
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + time.monotonic() - started
+
+
+Say = Callable[[str], None]
+"""Takes one line about what happens next."""
+
+
+def quickstart(
+    config: QuickstartConfig, out: Path, *, say: Say = lambda line: None, training_report: Any = None
+) -> dict[str, Any]:
+    """Runs the whole, and returns the content of `report.json`; `report.html` lies beside it in `out`.
+
+    Raises `ValueError` or `FileNotFoundError` with one clear line for an unknown environment, a space that is not
+    supported, or a folder made with another configuration.
+    """
+    timer, ledger = Timer(), StepLedger()
+    started = time.monotonic()
+    out.mkdir(parents=True, exist_ok=True)
+    with timer("record"):
+        corpus = _logs(config, out / "corpus", ledger, say)
+    with timer("train"):
+        say(f"training a world model on {corpus.transitions:,} logged transitions")
+        training = dataclasses.replace(config.training, seed=config.seed)
+        world = train(corpus.columns("train"), corpus.spec, out, training, report=training_report)
+    with timer("policy"):
+        say(f"training a policy inside it: {config.policy.total_steps:,} imagined steps, no real one")
+        before = ledger.total
+        simulated = train_in_simulation(world, config.policy, seed=config.seed)
+        real_steps_after_logs = ledger.total - before
+        save_policy(out / "policy.npz", simulated.policies[-1])
+    with timer("comparison"):
+        say("training the same learner in reality, for comparison")
+        few = dataclasses.replace(
+            config.policy, num_envs=config.same_budget_envs, total_steps=corpus.transitions, evaluations=1
+        )
+        arms = {
+            "real_trained_same_budget_return": train_in_reality(world, few, ledger, seed=config.seed),
+            "real_trained_full_return": train_in_reality(world, config.policy, ledger, seed=config.seed),
+        }
+    with timer("probe"):
+        say("deploying the policies in reality and probing the world model")
+        report, evidence = _measure(config, corpus, world, simulated, arms, ledger)
+    report["transfer"]["real_steps_after_logs"] = real_steps_after_logs
+    report["transfer"]["real_steps"] = ledger.to_json()
+    report["timings"] = {**timer.seconds, "total": time.monotonic() - started}
+    report["verdict"] = verdict(report)
+    report = json_safe(report)
+    write_report(out, report, evidence)
+    return report
+
+
+def train_in_simulation(world: WorldModel, config: PPOConfig, *, seed: int) -> TrainingResult:
+    """Trains PPO in the world model; each member of the ensemble rules an equal share of the environments."""
+    grouped = dataclasses.replace(world.dynamics, grouped=True)
+    simulator = Simulator(grouped, world.spec.max_episode_steps or DEFAULT_TIME_LIMIT)
+    env = SimulatedBatch(Interface(world.spec, world.dynamics.codec), simulator)
+    return train_ppo(env, config, params=world.params, key=jax.random.key(seed))
+
+
+def train_in_reality(world: WorldModel, config: PPOConfig, ledger: StepLedger, *, seed: int) -> TrainingResult:
+    """Trains the same PPO in the real environment; its steps are booked on "comparison"."""
+    interface = Interface(world.spec, world.dynamics.codec)
+    env = RealBatch(interface, config.num_envs, ledger=ledger, phase="comparison", seed=seed)
+    try:
+        return train_ppo(env, config, params=None, key=jax.random.key(seed))
+    finally:
+        env.close()
+
+
+def _logs(config: QuickstartConfig, path: Path, ledger: StepLedger, say: Say) -> Corpus:
+    """Records the logs, or takes those that an earlier start of the same run recorded."""
+    wanted = {
+        "made_by": "worldmodel quickstart",
+        "env_id": config.env,
+        "policies": list(config.behaviours),
+        "episodes": config.episodes,
+        "seed": config.seed,
+    }
+    if (path / "manifest.json").exists():
+        corpus = open_corpus(path)
+        found = {name: corpus.provenance.get(name) for name in wanted}
+        if found != wanted:
+            different = [f"{n} is {found[n]!r} there, {wanted[n]!r} here" for n in wanted if found[n] != wanted[n]]
+            raise ValueError(f"{path} holds other logs: {'; '.join(different)}")
+        ledger.add("logs", corpus.transitions)
+        say(f"taking the {corpus.episodes} logged episodes in {path}")
+        return corpus
+    say(f"recording {config.episodes} episodes of {config.env} under {', '.join(config.behaviours)}")
+    spec, trajectories = record(
+        config.env, behaviours=config.behaviours, episodes=config.episodes, seed=config.seed, ledger=ledger
+    )
+    return write_corpus(path, spec, trajectories, provenance=wanted)
+
+
+def _measure(
+    config: QuickstartConfig,
+    corpus: Corpus,
+    world: WorldModel,
+    simulated: TrainingResult,
+    arms: Mapping[str, TrainingResult],
+    ledger: StepLedger,
+) -> tuple[dict[str, Any], Evidence]:
+    """Every number of the report, and the pair of rollouts that it shows."""
+    final = simulated.policies[-1]
+    deploy = {"episodes": config.deployment_episodes, "seed": config.seed + DEPLOYMENT_SEED, "ledger": ledger}
+    deployed = real_episodes(world.spec, final, **deploy)
+    transfer = {
+        "behaviour_return": mean_interval(corpus.columns().returns).to_json(),
+        "sim_trained_real_return": mean_interval([episode.total_reward for episode in deployed]).to_json(),
+        "sim_trained_sim_return": mean_interval(
+            simulated_returns(world, final, episodes=config.simulated_episodes, seed=config.seed)
+        ).to_json(),
+    }
+    for name, result in arms.items():
+        episodes = real_episodes(world.spec, result.policies[-1], **deploy)
+        transfer[name] = mean_interval([episode.total_reward for episode in episodes]).to_json()
+    probed = probe(
+        world,
+        policies=graded_panel(simulated),
+        corpus=corpus,
+        sim_episodes=config.simulated_episodes,
+        episodes=config.panel_episodes,
+        seed=config.seed + PANEL_SEED,
+        ledger=ledger,
+    )
+    summary = summarise(iter(corpus))
+    report = {
+        "env_id": config.env,
+        "seed": config.seed,
+        "versions": versions(),
+        "config": json.loads(json.dumps(dataclasses.asdict(config))),
+        "corpus": {
+            "episodes": summary["episodes"],
+            "transitions": summary["transitions"],
+            "return_mean": summary["returns"],
+            "behaviours": [
+                {"name": row["name"], "episodes": row["episodes"], "return_mean": row["returns"]}
+                for row in summary["policies"]
+            ],
+            "ends": summary["ends"],
+        },
+        **{name: probed.to_json()[name] for name in SECTIONS},
+        "transfer": transfer,
+        "training": _loss_curve(world.run / "metrics.jsonl"),
+        "policy_training": {
+            "steps": [int(step) for step in simulated.steps],
+            "sim_return": [float(value) for value in simulated.train_return],
+            "note": "Mean return of the imagined episodes that ended in each share of training, while exploring.",
+        },
+    }
+    return report, _evidence(world, paired_rollout(world, final, deployed[0], seed=config.seed))
+
+
+def _evidence(world: WorldModel, pair: PairedRollout) -> Evidence:
+    """The pair of rollouts with pictures, where the environment's family can be drawn from its observations."""
+    steps = min(len(pair.imagined_obs), len(pair.real_obs), SHOWN_STEPS + 1)
+    every = max(1, (steps - 1) // SHOWN_FRAMES)
+    steps = 1 + (steps - 1) // every * every
+    shown = {
+        "imagined_obs": pair.imagined_obs[:steps],
+        "real_obs": pair.real_obs[:steps],
+        "imagined_rewards": pair.imagined_rewards[: steps - 1],
+        "real_rewards": None if pair.real_rewards is None else pair.real_rewards[: steps - 1],
+        "imagined_end": pair.imagined_end if steps == len(pair.imagined_obs) else None,
+        "real_end": pair.real_end if steps == len(pair.real_obs) else None,
+    }
+    env_id = world.spec.env_id
+    imagined, real = (
+        frames(env_id, obs, env_kwargs=dict(world.spec.env_kwargs), every=every) if env_id else None
+        for obs in (shown["imagined_obs"], shown["real_obs"])
+    )
+    return Evidence(**shown, imagined_frames=imagined, real_frames=real, frame_every=every)
+
+
+def _loss_curve(path: Path) -> dict[str, list[float]]:
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return {"steps": [row["step"] for row in rows], "loss": [row["nll"] for row in rows]}
