@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ from flax import struct
 from worldmodel._types import Array, Bool, Float, Key, PyTree
 
 
+@runtime_checkable
 class Dynamics(Protocol):
     """What simulator, environments and probe see of a model. Pure, natively batched over `B` rows."""
 

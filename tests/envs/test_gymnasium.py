@@ -174,7 +174,7 @@ def test_wrappers_count_what_happened():
 
 def test_steps_out_of_order_are_refused():
     env = wm.make(untrained_model("FrozenLake-v1"))
-    with pytest.raises(gym.error.ResetNeeded, match="^step was called before reset$"):
+    with pytest.raises(gym.error.ResetNeeded, match=r"^step was called before reset$"):
         env.step(0)
     steps_to_the_end(env)
     with pytest.raises(gym.error.ResetNeeded, match=r"^step was called after the episode's end; call reset first$"):
@@ -260,7 +260,7 @@ def test_options_that_would_be_ignored_are_refused():
 def test_a_missing_checkpoint_is_one_clear_line(tmp_path: Path):
     with pytest.raises(FileNotFoundError, match=r"run folder .*nowhere does not exist$"):
         wm.make(tmp_path / "nowhere")
-    with pytest.raises(FileNotFoundError, match="is not a run folder: it has no config.json$"):
+    with pytest.raises(FileNotFoundError, match=r"is not a run folder: it has no config\.json$"):
         gym.make("worldmodel:worldmodel/Sim-v0", checkpoint=tmp_path)
     with pytest.raises(ValueError, match="a run folder or a WorldModel is needed"):
         gym.make("worldmodel:worldmodel/Sim-v0")
@@ -268,14 +268,15 @@ def test_a_missing_checkpoint_is_one_clear_line(tmp_path: Path):
 
 def test_pictures_are_the_real_renderers():
     env = wm.make(untrained_model(), render_mode="rgb_array")
-    with pytest.raises(gym.error.ResetNeeded, match="^render was called before reset$"):
+    with pytest.raises(gym.error.ResetNeeded, match=r"^render was called before reset$"):
         env.render()
-    for obs in (env.reset(seed=0)[0], env.step(1)[0]):
+    for act in (lambda: env.reset(seed=0), lambda: env.step(1)):
+        obs = act()[0]
         picture = env.render()
         assert picture.dtype == np.uint8 and picture.shape == (400, 600, 3)
         assert np.array_equal(picture, frames("CartPole-v1", obs[None], size=(600, 400))[0])
 
 
 def test_what_cannot_be_drawn_is_refused():
-    with pytest.raises(ValueError, match="observations of FrozenLake-v1 cannot be drawn; .* supported for CartPole"):
+    with pytest.raises(ValueError, match=r"observations of FrozenLake-v1 cannot be drawn; .* supported for CartPole"):
         SimEnv(untrained_model("FrozenLake-v1"), render_mode="rgb_array")

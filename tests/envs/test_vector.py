@@ -88,7 +88,8 @@ def test_large_batches_agree_to_rounding():
         assert np.array_equal(ended(ours), ended(theirs))
 
 
-@pytest.mark.parametrize("mode", MODES)
+# Gymnasium 1.3's wrapper leaves out the first step after an end in SameStep mode, over its own SyncVectorEnv too.
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])
 def test_statistics_of_episodes_are_right(mode: AutoresetMode):
     env = gym.wrappers.vector.RecordEpisodeStatistics(wm.make(untrained_model(), 8, autoreset_mode=mode))
     env.reset(seed=2)
@@ -202,7 +203,7 @@ def test_bad_masks_are_refused(mask: Any, message: str):
 
 def test_calls_out_of_order_are_refused():
     env = wm.make(untrained_model(), 3)
-    with pytest.raises(gym.error.ResetNeeded, match="^step was called before reset$"):
+    with pytest.raises(gym.error.ResetNeeded, match=r"^step was called before reset$"):
         env.step(np.zeros(3, np.int64))
     with pytest.raises(gym.error.ResetNeeded, match="the first reset must be of all environments"):
         env.reset(options={"reset_mask": np.ones(3, bool)})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, NamedTuple
 
 import jax
@@ -55,6 +56,7 @@ def random_params(codec: StepCodec, seed: int) -> Any:
     return jax.tree.map(move, init_params(CONFIG, codec, seed))
 
 
+@cache
 def make_world(kind: str, *, batch: int = 8, steps: int = 3 * WINDOW + 13) -> World:
     """`box`: three numbers (the last never changes) under three categories; `discrete`: the other way round."""
     rng = np.random.default_rng(0)
@@ -79,13 +81,3 @@ def make_world(kind: str, *, batch: int = 8, steps: int = 3 * WINDOW + 13) -> Wo
 @pytest.fixture(scope="session", params=["box", "discrete"])
 def world(request: pytest.FixtureRequest) -> World:
     return make_world(request.param)
-
-
-@pytest.fixture(scope="session")
-def box_world() -> World:
-    return make_world("box")
-
-
-@pytest.fixture(scope="session")
-def discrete_world() -> World:
-    return make_world("discrete")

@@ -117,6 +117,12 @@ def graded_panel(result: TrainingResult) -> Mapping[str, Policy]:
     return {**panel, "final": noised(final, 0.0, interface)}
 
 
+def noise_ladder(policy: LearnedPolicy) -> Mapping[str, Policy]:
+    """Eight policies by name out of one, from uniformly random to itself."""
+    levels = (1.0, *sorted(NOISE_LEVELS, reverse=True), 0.0)
+    return {f"{level:.0%} random": noised(policy, level, policy.interface) for level in levels}
+
+
 def _step_names(steps: list[int]) -> list[str]:
     short = [f"after {n / 1e6:.3g}M steps" if n >= 1e6 else f"after {n / 1e3:.0f}k steps" for n in steps]
     return (
@@ -145,7 +151,7 @@ def _uniform_action(spec: Spec, key: Array) -> Array:
     share = jax.vmap(lambda k: jax.random.uniform(k, low.shape))(key)
     if np.issubdtype(np.dtype(space["dtype"]), np.integer):
         return jnp.floor(low + (high - low + 1) * share).astype(space["dtype"])
-    return (low + (high - low) * share).astype(space["dtype"])
+    return jnp.asarray(low + (high - low) * share).astype(space["dtype"])
 
 
 def _check_bounded(spec: Spec) -> None:

@@ -256,12 +256,19 @@ def _fit_space(
 def _knots(before: np.ndarray, after: np.ndarray, ends: np.ndarray) -> tuple[tuple[float, ...], ...]:
     """Quantiles per dimension of all observations, of the last before an end, and of the ends themselves.
 
-    An end is often a threshold on one dimension; the last two groups put knots on both sides of it.
+    An end is often a threshold on one dimension: the last two groups put knots on both sides of it, and two more
+    mark the gap between what was survived and the nearest end beyond, however few ends there are.
     """
     levels = np.linspace(0.0, 1.0, QUANTILES)
-    groups = [after] + ([before[ends], after[ends]] if ends.any() else [])
-    knots = np.sort(np.concatenate([np.quantile(group, levels, axis=0) for group in groups]), axis=0).T
-    # Equal quantiles would make gaps of width zero.
-    step = np.maximum(1e-4 * after.std(axis=0), 1e-6 * np.maximum(np.abs(after).max(axis=0), 1.0))
-    spread = np.maximum.accumulate(knots - step[:, None] * np.arange(knots.shape[1]), axis=1)
-    return tuple(tuple(map(float, row)) for row in spread + step[:, None] * np.arange(knots.shape[1]))
+    groups = [np.quantile(after, levels, axis=0)]
+    if ends.any() and not ends.all():
+        groups += [np.quantile(before[ends], levels, axis=0), np.quantile(after[ends], levels, axis=0)]
+        for side in (-1.0, 1.0):
+            survived = (side * after[~ends]).max(axis=0)
+            beyond = np.where(side * after[ends] > survived, side * after[ends], np.inf).min(axis=0)
+            groups.append(side * np.stack([survived, np.where(np.isfinite(beyond), beyond, survived)]))
+    knots = np.sort(np.concatenate(groups), axis=0).T
+    # Equal knots would make gaps of width zero.
+    step = np.maximum(1e-5 * after.std(axis=0), 1e-6 * np.maximum(np.abs(after).max(axis=0), 1.0))
+    rise = step[:, None] * np.arange(knots.shape[1])
+    return tuple(tuple(map(float, row)) for row in np.maximum.accumulate(knots - rise, axis=1) + rise)

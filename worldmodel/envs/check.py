@@ -11,10 +11,11 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec, parse_env_id
 
 from worldmodel.envs.rendering import STATE_OF
-from worldmodel.trajectory import Spec, suggest
 from worldmodel.training.checkpoint import WorldModel, load
+from worldmodel.trajectory import Spec, suggest
 
 BOUND_SLACK = 1e-5
 """How far an action may lie outside its bounds, relative to its size or 1: the rounding of float32."""
@@ -44,7 +45,7 @@ def can_draw(spec: Spec) -> bool:
     """Whether the renderer's state follows from an observation of this environment."""
     if spec.env_id is None:
         return False
-    _, name, _ = gym.envs.registration.parse_env_id(spec.env_id)
+    _, name, _ = parse_env_id(spec.env_id)
     return name in STATE_OF and tuple(spec.observation_space.get("shape", ())) == (STATE_OF[name][0],)
 
 
@@ -82,7 +83,7 @@ def check_seeds(seed: Any, num_envs: int) -> list[int | None]:
 
 
 def check_reset_mask(mask: Any, num_envs: int) -> np.ndarray:
-    """bool `[num_envs]`, at least one true."""
+    """Bool `[num_envs]`, at least one true."""
     mask = np.asarray(mask)
     if mask.dtype != np.bool_ or mask.shape != (num_envs,):
         raise ValueError(f"reset_mask has dtype {mask.dtype} and shape {mask.shape}; bool and ({num_envs},) are needed")
@@ -158,9 +159,7 @@ def _refuse(bad: np.ndarray, values: np.ndarray, name: str, rule: str) -> None:
         raise ValueError(f"{name.format(row=row)} is {text}; {rule}")
 
 
-def recorded_spec(
-    spec: gym.envs.registration.EnvSpec | None, limit: int | None, model: WorldModel
-) -> gym.envs.registration.EnvSpec | None:
+def recorded_spec(spec: EnvSpec | None, limit: int | None, model: WorldModel) -> EnvSpec | None:
     """The `EnvSpec` that an environment keeps: with its time limit, and with arguments that JSON can hold.
 
     A loaded model is named by its run folder where it has one.

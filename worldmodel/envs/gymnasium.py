@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -43,7 +43,7 @@ class SimEnv(gym.Env[Any, Any]):
       gymnasium.error.ResetNeeded: a step or a picture before `reset`, or a step after the episode's end.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 30}
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012, as Gymnasium has it
 
     def __init__(self, checkpoint: Any = None, *, render_mode: str | None = None, max_episode_steps: int | None = None):
         self.world_model = open_world_model(checkpoint)
@@ -58,12 +58,12 @@ class SimEnv(gym.Env[Any, Any]):
         self._ended = False
 
     @property
-    def spec(self) -> EnvSpec | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def spec(self) -> EnvSpec | None:
         """How to make this environment again; None unless it came from `gymnasium.make` or `worldmodel.make`."""
         return self._spec
 
     @spec.setter
-    def spec(self, value: EnvSpec | None) -> None:
+    def spec(self, value: EnvSpec | None) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         self._spec = recorded_spec(value, self._limit, self.world_model)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -71,7 +71,7 @@ class SimEnv(gym.Env[Any, Any]):
         check_options(options, ())
         super().reset(seed=seed)
         self._obs, self._ended = self._host.reset([self.np_random]), False
-        return self._present(), {}
+        return self._of_space(self._obs), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """One step; see the class for `info`."""
@@ -83,7 +83,7 @@ class SimEnv(gym.Env[Any, Any]):
         terminated, truncated = bool(step.terminated[0]), bool(step.truncated[0])
         self._obs, self._ended = step.obs, terminated or truncated
         info = {name: values[0] for name, values in step.info.items()}
-        return self._present(), float(step.reward[0]), terminated, truncated, info
+        return self._of_space(step.obs), float(step.reward[0]), terminated, truncated, info
 
     def render(self) -> Any:
         """The present observation as the real environment would draw it, uint8 `[h, w, 3]`; None without a mode."""
@@ -101,7 +101,6 @@ class SimEnv(gym.Env[Any, Any]):
         self._host.forget()
         self._obs = None
 
-    def _present(self) -> Any:
-        if isinstance(self.observation_space, gym.spaces.Discrete):
-            return int(self._obs[0])
-        return self._obs[0].copy()
+    def _of_space(self, obs: np.ndarray) -> Any:
+        """The one row as Gymnasium has it: a Python int for a Discrete space, else an array of the caller's own."""
+        return int(obs[0]) if isinstance(self.observation_space, gym.spaces.Discrete) else obs[0].copy()

@@ -54,14 +54,16 @@ class HostSimulator:
     def reset(self, generators: Sequence[np.random.Generator]) -> np.ndarray:
         """Starts an episode in every row, each from its generator; returns obs `[B, ...]`."""
         everyone = np.ones(self.rows, np.bool_)
-        self._state, self._obs = self._run.reset(self._params, self._key_words(generators, everyone))
-        return self._to_host(self._obs)
+        self._state, obs = self._run.reset(self._params, self._key_words(generators, everyone))
+        self._obs = obs
+        return self._to_host(obs)
 
     def reset_rows(self, where: np.ndarray, generators: Sequence[np.random.Generator]) -> np.ndarray:
         """The same where true (bool `[B]`); other rows go on, and their obs is the present one."""
         words = self._key_words(generators, where)
-        self._state, self._obs = self._run.reset_rows(self._params, self._pad(where), words, self._state, self._obs)
-        return self._to_host(self._obs)
+        self._state, obs = self._run.reset_rows(self._params, self._pad(where), words, self._state, self._obs)
+        self._obs = obs
+        return self._to_host(obs)
 
     def step(self, action: np.ndarray) -> HostStep:
         """One step of every row with actions `[B, ...]` of the space."""
@@ -80,7 +82,7 @@ class HostSimulator:
 
     def _key_words(self, generators: Sequence[np.random.Generator], where: np.ndarray) -> np.ndarray:
         words = np.zeros((self.rows + self._padding, 2), np.uint32)
-        for row in np.flatnonzero(where):
+        for row in np.flatnonzero(where).tolist():
             words[row] = generators[row].integers(0, 2**32, size=2, dtype=np.uint32)
         return words
 
@@ -91,8 +93,9 @@ class HostSimulator:
         space = self.observation_space
         values = np.array(obs)[: self.rows].astype(space.dtype)
         # The model computes in 32 bits, whose rounding of a float64 bound may lie outside of it.
-        wide = isinstance(space, gym.spaces.Box) and space.dtype == np.float64
-        return np.clip(values, space.low, space.high) if wide else values
+        if isinstance(space, gym.spaces.Box) and space.dtype == np.float64:
+            return np.clip(values, space.low, space.high)
+        return values
 
 
 class _Compiled(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -46,7 +46,7 @@ class SimVectorEnv(VectorEnv[Any, Any, np.ndarray]):
       FileNotFoundError, ValueError, gymnasium.error.ResetNeeded: as in `SimEnv`.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 30}
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012, as Gymnasium has it
 
     def __init__(
         self,
@@ -79,12 +79,12 @@ class SimVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         self._ended = np.zeros(self.num_envs, np.bool_)
 
     @property
-    def spec(self) -> EnvSpec | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def spec(self) -> EnvSpec | None:
         """How to make this environment again; None unless it came from `gymnasium.make_vec` or `worldmodel.make`."""
         return self._spec
 
     @spec.setter
-    def spec(self, value: EnvSpec | None) -> None:
+    def spec(self, value: EnvSpec | None) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         self._spec = recorded_spec(value, self._limit, self.world_model)
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -72,7 +73,7 @@ def _state_of(spec: Spec, obs: np.ndarray) -> tuple[Callable[[np.ndarray], np.nd
     return state_of, None
 
 
-def _step(env: CountSteps, state_of: Callable, obs: np.ndarray, action: np.ndarray, seed: int) -> np.ndarray:
+def _step(env: CountSteps, state_of: Callable, obs: np.ndarray, action: Any, seed: int) -> np.ndarray:
     inner = env.unwrapped
     inner.state = state_of(np.asarray(obs, np.float64))  # type: ignore[attr-defined]
     after, _, terminated, _, _ = env.step(action)

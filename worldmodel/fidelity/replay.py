@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from worldmodel._types import Array, PyTree
+from worldmodel.codec import DiscreteCodec
 from worldmodel.corpus.columns import Columns
 from worldmodel.model.dynamics import StepDynamics
 from worldmodel.training.checkpoint import WorldModel
@@ -67,6 +68,23 @@ def gather(columns: Columns, episodes: np.ndarray, first: np.ndarray, steps: int
         real=(time[:-1] >= 0) & (time[:-1] < lengths),
         episode=episodes,
     )
+
+
+def draw_starts(columns: Columns, steps: int, starts: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Episodes int64 `[n]` and transitions within them `[n]`, `n <= starts`, each with `steps` logged steps to come.
+
+    None is drawn twice; episodes get equal shares as far as they have starts, so that no long episode outweighs all.
+    """
+    rng = np.random.default_rng(seed)
+    places = {int(e): rng.permutation(columns.lengths[e] - steps + 1) for e in np.flatnonzero(columns.lengths >= steps)}
+    picked: list[tuple[int, int]] = []
+    turn = 0
+    while len(picked) < starts and any(turn < len(firsts) for firsts in places.values()):
+        ready = [e for e, firsts in places.items() if turn < len(firsts)]
+        picked += [(e, int(places[e][turn])) for e in rng.permutation(ready)[: starts - len(picked)].tolist()]
+        turn += 1
+    episodes, first = np.array(sorted(picked), np.int64).reshape(-1, 2).T
+    return episodes, first
 
 
 class Forced(NamedTuple):
@@ -174,4 +192,4 @@ def _open_loop(
 
 def _flat(dynamics: StepDynamics, obs: Array) -> Array:
     codec = dynamics.codec.observation
-    return obs[..., None].astype(jnp.float32) if codec.kind == "discrete" else codec.flatten(obs)
+    return obs[..., None].astype(jnp.float32) if isinstance(codec, DiscreteCodec) else codec.flatten(obs)

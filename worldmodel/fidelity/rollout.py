@@ -17,13 +17,22 @@ from scipy import special
 from worldmodel._types import Array, PyTree
 from worldmodel.agents.counting import StepLedger
 from worldmodel.agents.policies import PureFunction, as_function
-from worldmodel.codec.spaces import BIN_FRACTION
+from worldmodel.codec.spaces import BIN_FRACTION, BoxCodec, DiscreteCodec
 from worldmodel.corpus.columns import Columns
 from worldmodel.fidelity.estimates import Estimate, cluster_mean_interval, median_curve
 from worldmodel.fidelity.horizon import divergence_horizon, median_horizon_interval, rmst_interval
 from worldmodel.fidelity.noise_reference import PHASE, noise_reference
 from worldmodel.fidelity.one_step import nrmse, persistence_nrmse, reward_mae, termination_scores
-from worldmodel.fidelity.replay import SAMPLES, Forced, Replay, gather, open_loop_paths, single_members, teacher_forced
+from worldmodel.fidelity.replay import (
+    SAMPLES,
+    Forced,
+    Replay,
+    draw_starts,
+    gather,
+    open_loop_paths,
+    single_members,
+    teacher_forced,
+)
 from worldmodel.simulator import Policy, SimState, Simulator
 from worldmodel.training.checkpoint import WorldModel
 from worldmodel.trajectory import Trajectory
@@ -44,10 +53,10 @@ def one_step(
       `nrmse` (of the members' average central prediction, averaged over dimensions), `nrmse_per_dim[]`,
       `persistence_nrmse`; `nll_per_dim`: nats per dimension that changes, of the original units, under the members'
       mixture, `-log P(bin) + log(width)` with a width of 1e-3 standard deviations; `coverage_90`: share of truths in
-      the central 90% of a member's prediction, averaged over members, because one member rules an imagined episode; `reward_mae`,
-      `reward_scale` (standard deviation in the training logs, 0 if constant); `termination`: as `termination_scores`
-      of the members' average P(end) given their own central prediction, where `false_end_rate` is that of sampled ends
-      and `false_end_rate_thresholded` that of ends above .5; `episodes`, `transitions`.
+      the central 90% of a member's prediction, averaged over members, because one member rules an imagined episode;
+      `reward_mae`, `reward_scale` (standard deviation in the training logs, 0 if constant); `termination`: as
+      `termination_scores` of the members' average P(end) given their own central prediction, where `false_end_rate` is
+      that of sampled ends and `false_end_rate_thresholded` that of ends above .5; `episodes`, `transitions`.
       Discrete observations: `accuracy`, nats per observation, and nulls beside `why` for what needs a distance.
     """
     episodes, sample = _pick_episodes(columns, seed, max_episodes, max_steps)
@@ -56,7 +65,7 @@ def one_step(
     forced = teacher_forced(world, replay, seed)
     real, codec = replay.real, world.dynamics.codec
     ids = np.broadcast_to(replay.episode, real.shape)[real]
-    if codec.observation.kind == "discrete":
+    if isinstance(codec.observation, DiscreteCodec):
         out = _categories(replay, forced, ids, seed)
     else:
         out = _numbers(codec.observation, replay, forced, ids, seed)
@@ -84,7 +93,7 @@ def _pick_episodes(columns: Columns, seed: int, most: int, steps: int) -> tuple[
     return picked, f"{len(picked)} of {columns.episodes} episodes, at most {steps} steps of each"
 
 
-def _numbers(codec, replay: Replay, forced: Forced, ids: np.ndarray, seed: int) -> dict[str, Any]:
+def _numbers(codec: BoxCodec, replay: Replay, forced: Forced, ids: np.ndarray, seed: int) -> dict[str, Any]:
     real, active = replay.real, np.array(codec.active)
     flat = _flat(replay.obs)
     before, after = flat[:-1][real], flat[1:][real]
@@ -157,8 +166,9 @@ def open_loop(
     if min(horizon, starts) < 1:
         raise ValueError(f"horizon and starts must be at least 1, not {horizon} and {starts}")
     codec = world.dynamics.codec.observation
-    if codec.kind == "discrete" or not any(codec.active):
-        kind = "observations are categories" if codec.kind == "discrete" else "no observed dimension changes"
+    if isinstance(codec, DiscreteCodec) or not any(codec.active):
+        categories = isinstance(codec, DiscreteCodec)
+        kind = "observations are categories" if categories else "no observed dimension changes"
         return {"horizons": None, "error": None, "divergence_horizon": None, "why": f"{kind}: no distance between them"}
     steps, note = _reachable(columns, horizon)
     episodes, first = draw_starts(columns, steps, starts, seed)
@@ -199,23 +209,6 @@ def open_loop(
     if curve.why is not None:
         out["why"] = curve.why
     return out if note is None else {**out, "note": note}
-
-
-def draw_starts(columns: Columns, steps: int, starts: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Episodes int64 `[n]` and transitions within them `[n]`, `n <= starts`, each with `steps` logged steps to come.
-
-    None is drawn twice; episodes get equal shares as far as they have starts, so that no long episode outweighs all.
-    """
-    rng = np.random.default_rng(seed)
-    places = {int(e): rng.permutation(columns.lengths[e] - steps + 1) for e in np.flatnonzero(columns.lengths >= steps)}
-    picked: list[tuple[int, int]] = []
-    turn = 0
-    while len(picked) < starts and any(turn < len(firsts) for firsts in places.values()):
-        ready = [e for e, firsts in places.items() if turn < len(firsts)]
-        picked += [(e, int(places[e][turn])) for e in rng.permutation(ready)[: starts - len(picked)].tolist()]
-        turn += 1
-    episodes, first = np.array(sorted(picked), np.int64).reshape(-1, 2).T
-    return episodes, first
 
 
 def _reachable(columns: Columns, horizon: int) -> tuple[int, str | None]:
@@ -282,7 +275,8 @@ def paired_rollout(
 ) -> PairedRollout:
     """Imagines an episode from the first observation of a real one, under the policy that ran that one.
 
-    Member `seed % M` of the ensemble rules it. `steps`: the longest imagined episode; None: the time limit, or the real episode's length where there is none.
+    Member `seed % M` of the ensemble rules it. `steps`: the longest imagined episode; None: the time limit, or the real
+    episode's length where there is none.
     """
     limit = world.spec.max_episode_steps
     length = steps or limit or len(trajectory)
@@ -306,10 +300,17 @@ def paired_rollout(
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
 def _imagine(
-    simulator: Simulator, function: PureFunction, steps: int, params: PyTree, policy: PyTree, key: Array, first: Array
+    simulator: Simulator,
+    function: PureFunction,
+    steps: int,
+    params: PyTree,
+    policy: PyTree,
+    key: Array,
+    first: Array,
 ) -> tuple[Array, Array, Array, Array]:
+    model: Any = simulator.dynamics  # a StepDynamics: the protocol itself cannot start at a given observation
     start_key, run_key, policy_key = jax.random.split(key, 3)
-    dynamics, obs = simulator.dynamics.start_at(params, start_key[None], jax.numpy.asarray(first))
+    dynamics, obs = model.start_at(params, start_key[None], jax.numpy.asarray(first))
     state = SimState(dynamics, run_key[None], jax.numpy.zeros(1, jax.numpy.int32))
 
     def body(carry, key):

@@ -81,7 +81,10 @@ def make_optimizer(*, learning_rate: float, warmup: int, steps: int, weight_deca
 def make_train_step(
     config: StepConfig, codec: StepCodec, optimizer: optax.GradientTransformation
 ) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, Array]]]:
-    """A jitted step; each member learns from its own share of the batch, so `B` is a multiple of `M`."""
+    """A jitted step; each member learns from its own share of the batch: `ValueError` unless `M` divides `B`.
+
+    It donates the state: the one passed in is gone.
+    """
 
     def loss_fn(params, batch):
         shares = jax.tree.map(lambda x: x.reshape(config.members, -1, *x.shape[1:]), batch)
@@ -96,6 +99,9 @@ def make_train_step(
 
     @partial(jax.jit, donate_argnums=0)
     def train_step(state: TrainState, batch: Batch):
+        windows = batch.mask.shape[0]
+        if windows % config.members:
+            raise ValueError(f"a batch of {windows} windows; a multiple of the {config.members} members is needed")
         (total, parts), grads = jax.value_and_grad(loss_fn, has_aux=True)(state.params, batch)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)

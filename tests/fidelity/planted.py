@@ -1,0 +1,125 @@
+"""A world whose truth is known: a model that is right but for what a test plants in it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from tests.support import SMALL
+from worldmodel.codec import fit_codec
+from worldmodel.corpus.columns import Columns
+from worldmodel.model.dynamics import StepDynamics
+from worldmodel.model.step import StepConfig
+from worldmodel.training.checkpoint import WorldModel
+from worldmodel.trajectory import Spec, Trajectory
+
+PUSH = np.array([0.1, 0.05, 0.0], np.float32)
+CONSTANT = np.float32(0.7)
+END = np.float32(1.0)
+LIMIT = 60
+SPEC = Spec(
+    observation_space={"type": "Box", "shape": [3], "dtype": "float32", "low": [None] * 3, "high": [None] * 3},
+    action_space={"type": "Discrete", "n": 2, "start": 0},
+    max_episode_steps=LIMIT,
+)
+
+
+def following(obs, before, action):
+    """Second-order: the next observation needs the one before. The third dimension never changes."""
+    return obs + np.float32(0.9) * (obs - before) + (2 * action - 1).astype(np.float32)[..., None] * PUSH
+
+
+def log_episode(seed: int, *, noise: float = 0.0, steps: int = LIMIT) -> Trajectory:
+    """Begins at rest, is pushed at random, pays the first dimension, ends when that exceeds `END`."""
+    rng = np.random.default_rng(seed)
+    first = np.array([*rng.normal(0.0, 0.2, 2), CONSTANT], np.float32)
+    obs, before, actions, ended = [first], first, [], False
+    while not ended and len(actions) < steps:
+        action = rng.integers(2)
+        after = following(obs[-1], before, action) + np.float32([*rng.normal(0.0, 1.0, 2), 0.0]) * np.float32(noise)
+        before = obs[-1]
+        obs.append(after)
+        actions.append(action)
+        ended = bool(after[0] > END)
+    observations = np.array(obs)
+    return Trajectory(
+        observations=observations,
+        actions=np.array(actions),
+        rewards=observations[1:, 0],
+        terminated=ended,
+        truncated=len(actions) == LIMIT and not ended,
+        info={"id": str(seed)},
+    )
+
+
+def log(episodes: int, *, noise: float = 0.0, first: int = 0) -> Columns:
+    return Columns.from_trajectories(log_episode(first + i, noise=noise) for i in range(episodes))
+
+
+@struct.dataclass
+class PlantedState:
+    obs: Any
+    before: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Planted(StepDynamics):
+    """The true dynamics; member `m` adds `bias[m]` to every step and gives every observation `log_prob[m]`."""
+
+    noise: float = 0.0
+    ends: bool = True
+
+    def initial(self, params, key, context=None):
+        return self.start_at(params, key, jnp.tile(params["starts"][:1], (key.shape[0], 1)))
+
+    def start_at(self, params, key, obs):
+        return PlantedState(obs, obs), obs
+
+    def replace_rows(self, where, fresh, state):
+        return jax.tree.map(lambda new, old: jnp.where(where[:, None], new, old), fresh, state)
+
+    def predict(self, params, state, action):
+        obs = following(state.obs, state.before, action) + params["members"]["bias"][:, None]
+        return obs, obs[..., 0], self._end(obs).astype(jnp.float32)
+
+    def advance(self, params, state, action, key, *, uncertainty=False):
+        disturbance = jax.vmap(lambda k: jax.random.normal(k, (3,)))(key) * np.float32([self.noise, self.noise, 0.0])
+        obs = self.predict(params, state, action)[0][0] + disturbance
+        return PlantedState(obs, state.obs), obs, obs[:, 0], self._end(obs), {}
+
+    def score(self, params, state, action, obs, reward, terminated):
+        said = params["members"]["log_prob"]
+        return jnp.broadcast_to(said[:, None, None], (*said.shape, obs.shape[0], 3))
+
+    def observe(self, params, state, action, obs, reward, terminated):
+        return PlantedState(obs, state.obs)
+
+    def _end(self, obs):
+        return (obs[..., 0] > END) & self.ends
+
+
+def planted_world(
+    columns: Columns,
+    *,
+    bias: tuple[float, ...] = (0.0, 0.0),
+    log_prob: tuple[float, ...] | None = None,
+    spec: Spec = SPEC,
+    start: tuple[float, float] = (0.0, 0.0),
+    **options: Any,
+) -> WorldModel:
+    """One member for each of `bias`, which is added to the first dimension."""
+    rows = columns.transitions()
+    codec = fit_codec(spec, rows.obs, rows.next_obs, rows.actions, rows.rewards, rows.terminated)
+    config: StepConfig = dataclasses.replace(SMALL, members=len(bias))
+    members = {
+        "bias": jnp.array([[b, 0.0, 0.0] for b in bias], jnp.float32),
+        "log_prob": jnp.array(log_prob or [0.0] * len(bias), jnp.float32),
+    }
+    params = {"members": members, "starts": jnp.array([[*start, CONSTANT]], jnp.float32)}
+    return WorldModel(spec, Planted(config, codec, **options), params, Path("planted"), 0)

@@ -1,0 +1,328 @@
+"""The train step: it learns what the logs show, step for step, and nothing that they do not hold."""
+
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from worldmodel.codec import fit_codec
+from worldmodel.model.dynamics import StepDynamics
+from worldmodel.model.step import StepConfig, init_params
+from worldmodel.model.transformer import TrunkConfig
+from worldmodel.trajectory import Spec
+from worldmodel.training.step import Batch, TrainState, as_batch, make_optimizer, make_train_step, member_loss
+
+
+def fresh(config, codec, optimizer, seed=0):
+    params = init_params(config, codec, seed)
+    return TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32))
+
+
+def fit_to(spec, batch):
+    """Codec of all real transitions of a batch."""
+    real = np.asarray(batch.mask, bool)
+    before, after = (np.asarray(x)[real] for x in (batch.observations[:, :-1], batch.observations[:, 1:]))
+    columns = (np.asarray(x)[real] for x in (batch.actions, batch.rewards, batch.terminated > 0))
+    return fit_codec(spec, before, after, *columns)
+
+
+# --- A counter, whose reward and end come on known steps --------------------------------------------------------------
+
+LENGTH, MODULUS, PAYS, LAST = 11, 5, 3, 7
+COUNTER = Spec(
+    {"type": "Box", "shape": [2], "dtype": "float32", "low": [None, None], "high": [None, None]},
+    {"type": "Discrete", "n": 2, "start": 0},
+)
+COUNTER_CONFIG = StepConfig(
+    trunk=TrunkConfig(width=16, layers=1, heads=2, kv_heads=1, mlp=31, window=5),
+    chain_hidden=17,
+    components=2,
+    head_hidden=23,
+    members=1,
+)
+COUNTER_BATCH, COUNTER_STEPS = 64, 400
+
+
+def counter_logs(seed, episodes=COUNTER_BATCH):
+    """Episodes of `LAST + 1` steps: (count + action) modulo 5 beside the time; reward 1 on step 3; an end on step 7."""
+    rng = np.random.default_rng(seed)
+    action = rng.integers(0, 2, size=(episodes, LENGTH)).astype(np.int32)
+    count = np.zeros((episodes, LENGTH + 1))
+    count[:, 0] = rng.integers(0, MODULUS, size=episodes)
+    for t in range(LENGTH):
+        count[:, t + 1] = (count[:, t] + action[:, t]) % MODULUS
+    time = np.broadcast_to(np.arange(LENGTH + 1), count.shape)
+    steps = np.broadcast_to(np.arange(LENGTH), action.shape)
+    return Batch(
+        np.stack([count, time], axis=-1).astype(np.float32),
+        action,
+        (steps == PAYS).astype(np.float32),
+        (steps == LAST).astype(np.float32),
+        (steps <= LAST).astype(np.float32),
+    )
+
+
+SHIFTS = {
+    "none": lambda logs: logs,
+    "action": lambda logs: logs._replace(actions=np.roll(logs.actions, 1, axis=1)),
+    "reward": lambda logs: logs._replace(rewards=np.roll(logs.rewards, 1, axis=1)),
+    "terminated": lambda logs: logs._replace(terminated=np.roll(logs.terminated, -1, axis=1)),
+}
+
+
+@cache
+def counter_codec():
+    return fit_to(COUNTER, counter_logs(0, 501))
+
+
+@cache
+def counter_train_step():
+    optimizer = make_optimizer(learning_rate=1e-2, warmup=20, steps=COUNTER_STEPS, weight_decay=0.0, clip=1.0)
+    return optimizer, make_train_step(COUNTER_CONFIG, counter_codec(), optimizer)
+
+
+def train_on_counter(shift):
+    optimizer, train_step = counter_train_step()
+    state = fresh(COUNTER_CONFIG, counter_codec(), optimizer)
+    for step in range(COUNTER_STEPS):
+        state, metrics = train_step(state, SHIFTS[shift](counter_logs(step)))
+    return state.params, metrics
+
+
+@cache
+def teacher_forced():
+    """Compiled: predictions of member 0 at every step of a history that really happened, time first."""
+    dynamics = StepDynamics(COUNTER_CONFIG, counter_codec())
+
+    @jax.jit
+    def run(members, logs):
+        params = {"members": members, "starts": logs.observations[:1, 0]}
+        rows = jax.random.split(jax.random.key(0), logs.observations.shape[0])
+        start, _ = dynamics.start_at(params, rows, logs.observations[:, 0])
+
+        def body(state, now):
+            action, after, reward, terminated = now
+            predicted = dynamics.predict(params, state, action)
+            return dynamics.observe(params, state, action, after, reward, terminated), predicted
+
+        history = (logs.actions, logs.observations[:, 1:], logs.rewards, logs.terminated > 0)
+        return jax.lax.scan(body, start, jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), history))[1]
+
+    return run
+
+
+def counter_faults(members):
+    """Which of observation, reward and end are predicted wrongly anywhere on new, true episodes."""
+    logs = jax.tree.map(jnp.asarray, counter_logs(10_007, 37))
+    predicted = teacher_forced()(members, logs)
+    obs, reward, end = (np.swapaxes(np.asarray(x)[:, 0, :], 0, 1)[:, : LAST + 1] for x in predicted)
+    wrong = {
+        "observation": np.abs(obs - logs.observations[:, 1 : LAST + 2]).max(),
+        "reward": np.abs(reward - logs.rewards[:, : LAST + 1]).max(),
+        "terminated": np.abs(end - logs.terminated[:, : LAST + 1]).max(),
+    }
+    return {name for name, error in wrong.items() if not error < 0.1}, wrong
+
+
+@pytest.mark.parametrize(
+    ("shift", "expected"),
+    [("none", set()), ("action", {"observation"}), ("reward", {"reward"}), ("terminated", {"terminated"})],
+)
+def test_counter_catches_any_shift_by_a_step(shift, expected):
+    members, metrics = train_on_counter(shift)
+    faults, errors = counter_faults(members)
+    assert np.isfinite(metrics["loss"])
+    if not expected:
+        assert not faults, errors
+    else:
+        assert expected <= faults, errors
+
+
+# --- A small random log -----------------------------------------------------------------------------------------------
+
+CONFIG = StepConfig(
+    trunk=TrunkConfig(width=8, layers=1, heads=2, kv_heads=1, mlp=11, window=3),
+    chain_hidden=5,
+    components=2,
+    head_hidden=7,
+    members=2,
+)
+WALK = Spec(
+    {"type": "Box", "shape": [2], "dtype": "float32", "low": [None, None], "high": [None, None]},
+    {"type": "Box", "shape": [1], "dtype": "float32", "low": [-1.0], "high": [1.0]},
+)
+
+
+def walk(seed, windows=14, length=5, *, ends=0.1):
+    """Windows of a driven random walk; the last transitions of some windows are padding."""
+    rng = np.random.default_rng(seed)
+    action = rng.uniform(-1, 1, size=(windows, length, 1)).astype(np.float32)
+    moves = np.concatenate([action, 0.1 * rng.normal(size=action.shape)], axis=-1)
+    start = rng.normal(size=(windows, 1, 2))
+    obs = np.concatenate([start, start + np.cumsum(moves, axis=1)], axis=1).astype(np.float32)
+    mask = np.arange(length) < rng.integers(2, length + 1, size=(windows, 1))
+    reward = obs[:, 1:, 0] + 0.1 * rng.normal(size=(windows, length))
+    terminated = (rng.random(size=(windows, length)) < ends) & mask
+    return Batch(obs, action, reward.astype(np.float32), terminated.astype(np.float32), mask.astype(np.float32))
+
+
+@cache
+def walk_learner():
+    codec = fit_to(WALK, walk(0, 1009))
+    optimizer = make_optimizer(learning_rate=3e-3, warmup=2, steps=1000, weight_decay=1e-3, clip=1e9)
+    return codec, optimizer, make_train_step(CONFIG, codec, optimizer)
+
+
+def run(state, seeds):
+    _, _, train_step = walk_learner()
+    losses = []
+    for seed in seeds:
+        state, metrics = train_step(state, walk(seed))
+        losses.append(float(metrics["nll"]))
+    return state, losses
+
+
+def test_loss_falls():
+    codec, optimizer, _ = walk_learner()
+    state, nll = run(fresh(CONFIG, codec, optimizer), range(101))
+    assert np.isfinite(nll).all()
+    assert np.mean(nll[-11:]) < np.mean(nll[:11]) - 0.5
+    assert int(state.step) == 101
+
+
+def test_metrics_add_up():
+    codec, optimizer, train_step = walk_learner()
+    state = fresh(CONFIG, codec, optimizer)
+    parts = [member_loss(CONFIG, codec, *jax.tree.map(lambda x: x[m], (state.params, halves()))) for m in range(2)]
+    _, metrics = train_step(state, walk(3))
+    assert float(metrics["loss"]) == pytest.approx(np.mean([float(loss) for loss, _ in parts]), rel=1e-5)
+    for name in ("observation", "reward", "terminated"):
+        assert float(metrics[name]) == pytest.approx(np.mean([float(part[name]) for _, part in parts]), rel=1e-4)
+    total = sum(float(metrics[name]) for name in ("observation", "reward", "terminated"))
+    assert float(metrics["nll"]) == pytest.approx(total, rel=1e-5)
+
+
+def halves():
+    return jax.tree.map(lambda x: jnp.asarray(x).reshape(2, -1, *x.shape[1:]), walk(3))
+
+
+def test_each_member_learns_from_its_own_share():
+    codec, optimizer, train_step = walk_learner()
+    batch, other = walk(4), walk(5)
+    mixed = jax.tree.map(lambda a, b: np.concatenate([a[:7], b[7:]]), batch, other)
+    first, _ = train_step(fresh(CONFIG, codec, optimizer), batch)
+    second, _ = train_step(fresh(CONFIG, codec, optimizer), mixed)
+    for a, b in zip(jax.tree.leaves(first.params), jax.tree.leaves(second.params), strict=True):
+        np.testing.assert_array_equal(a[0], b[0])
+    kernels = (state.params["embed"]["kernel"] for state in (first, second))
+    assert (np.asarray(next(kernels)[1]) != np.asarray(next(kernels)[1])).any()
+
+
+def test_what_is_padded_changes_no_bit():
+    """Finite garbage only: NaN times a weight of zero is NaN, and no NaN gets past `Trajectory.validate`."""
+    codec, optimizer, train_step = walk_learner()
+    batch = walk(6)
+    padded = batch.mask == 0
+    assert padded.any(axis=1).sum() > 3
+    rng = np.random.default_rng(7)
+
+    def garbage(column, where):
+        noise = 1e3 * rng.normal(size=column.shape).astype(np.float32)
+        return np.where(where.reshape(*where.shape, *[1] * (column.ndim - 2)), noise, column)
+
+    after = np.concatenate([np.zeros((len(padded), 1), bool), padded], axis=1)
+    dirty = batch._replace(
+        observations=garbage(batch.observations, after),
+        actions=garbage(batch.actions, padded),
+        rewards=garbage(batch.rewards, padded),
+        terminated=np.where(padded, 1 - batch.terminated, batch.terminated),
+    )
+    assert (dirty.observations != batch.observations).any()
+    (clean_state, clean), (dirty_state, soiled) = (train_step(fresh(CONFIG, codec, optimizer), b) for b in (batch, dirty))
+    for name in clean:
+        np.testing.assert_array_equal(clean[name], soiled[name], err_msg=name)
+    for a, b in zip(jax.tree.leaves(clean_state), jax.tree.leaves(dirty_state), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_batch_of_padding_alone_is_finite():
+    codec, optimizer, train_step = walk_learner()
+    batch = walk(8)
+    state, metrics = train_step(fresh(CONFIG, codec, optimizer), batch._replace(mask=np.zeros_like(batch.mask)))
+    assert float(metrics["loss"]) == 0.0
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state))
+
+
+def test_resumed_equals_uninterrupted_bit_for_bit(tmp_path):
+    codec, optimizer, _ = walk_learner()
+    whole, _ = run(fresh(CONFIG, codec, optimizer), range(6))
+    half, _ = run(fresh(CONFIG, codec, optimizer), range(3))
+    leaves, tree = jax.tree.flatten(half)
+    np.savez(tmp_path / "state.npz", *map(np.asarray, leaves))
+    with np.load(tmp_path / "state.npz", allow_pickle=False) as file:
+        restored = jax.tree.unflatten(tree, [jnp.asarray(file[f"arr_{i}"]) for i in range(len(leaves))])
+    resumed, _ = run(restored, range(3, 6))
+    for a, b in zip(jax.tree.leaves(resumed), jax.tree.leaves(whole), strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_batch_that_the_members_do_not_divide_is_refused():
+    codec, optimizer, train_step = walk_learner()
+    with pytest.raises(ValueError, match="a batch of 13 windows; a multiple of the 2 members is needed"):
+        train_step(fresh(CONFIG, codec, optimizer), walk(9, 13))
+
+
+def test_learning_rate_warms_up_and_decays_to_zero():
+    optimizer = make_optimizer(learning_rate=0.5, warmup=3, steps=11, weight_decay=0.0, clip=1e9)
+    params = {"w": jnp.ones((1, 2, 2))}
+    state, sizes = optimizer.init(params), []
+    for _ in range(12):
+        updates, state = optimizer.update({"w": jnp.ones((1, 2, 2))}, state, params)
+        sizes.append(float(-updates["w"][0, 0, 0]))  # Adam's step on a constant gradient is the learning rate
+    np.testing.assert_allclose(sizes[:4], [0.0, 0.5 / 3, 1.0 / 3, 0.5], atol=1e-4)
+    assert (np.diff(sizes[3:]) < 0).all()
+    assert sizes[11] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_logs_without_terminals_hardly_end():
+    """60,000 transitions and time limits only: under 10^-5 a step, before and after some training."""
+    logs = walk(10, 12_000, ends=0.0)._replace(mask=np.ones((12_000, 5), np.float32))
+    codec = fit_to(WALK, logs)
+    assert codec.end_rate < 1e-5
+    _, optimizer, _ = walk_learner()
+    train_step = make_train_step(CONFIG, codec, optimizer)
+    dynamics = StepDynamics(CONFIG, codec)
+    predict, observe = jax.jit(dynamics.predict), jax.jit(dynamics.observe)
+
+    def end_probability(members):
+        """Of every member over 4 x 1009 logged transitions."""
+        params, rows = {"members": members, "starts": logs.observations[:, 0]}, slice(0, 1009)
+        obs, action = jnp.asarray(logs.observations[rows]), jnp.asarray(logs.actions[rows])
+        reward, never = jnp.asarray(logs.rewards[rows]), jnp.zeros(1009, bool)
+        state, _ = dynamics.start_at(params, jax.random.split(jax.random.key(1), 1009), obs[:, 0])
+        seen = []
+        for t in range(4):
+            seen.append(predict(params, state, action[:, t])[2])
+            state = observe(params, state, action[:, t], obs[:, t + 1], reward[:, t], never)
+        return np.stack(seen)
+
+    state = fresh(CONFIG, codec, optimizer)
+    untrained = end_probability(state.params)
+    for step in range(31):
+        state, _ = train_step(state, jax.tree.map(lambda x, s=step: x[14 * s : 14 * (s + 1)], logs))
+    trained = end_probability(state.params)
+    for probability in (untrained, trained):
+        assert (probability > 0).all()
+        assert probability.mean() < 1e-5, (untrained.mean(), trained.mean())
+    assert trained.max() < 1e-5
+
+
+def test_window_of_the_pipeline_as_a_batch():
+    raw = {**walk(11)._asdict(), "first": np.ones(14, bool)}
+    raw["terminated"] = raw["terminated"] > 0
+    batch = as_batch(raw)
+    assert {column.dtype for column in batch} == {np.dtype(np.float32)}
+    np.testing.assert_array_equal(batch.terminated, walk(11).terminated)
