@@ -8,12 +8,15 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 
+from worldmodel.agents.ppo import PPOConfig
 from worldmodel.agents.record import record
 from worldmodel.codec import fit_codec
 from worldmodel.corpus.columns import Columns
 from worldmodel.model.dynamics import StepDynamics
 from worldmodel.model.step import StepConfig, init_params
 from worldmodel.model.transformer import TrunkConfig
+from worldmodel.quickstart import QuickstartConfig, quickstart
+from worldmodel.training import TrainingConfig
 from worldmodel.training.checkpoint import Checkpoints, WorldModel, describe, write_json, write_starts
 from worldmodel.training.step import TrainState, make_optimizer
 from worldmodel.trajectory import Spec
@@ -59,3 +62,16 @@ def untrained_run(path: Path, env_id: str = "CartPole-v1", seed: int = 0) -> Pat
     checkpoints.save(0, TrainState(members, optimizer.init(members), jnp.zeros((), jnp.int32)), {})
     checkpoints.close()
     return path
+
+
+def make_tiny_run(path: Path) -> None:
+    """A quickstart on CartPole, smaller than `--quick`: every file of a real run, numbers that mean little."""
+    config = QuickstartConfig(
+        episodes=30,
+        training=TrainingConfig(model=SMALL, steps=60, batch_size=16, length=8, warmup=10, checkpoint_every=30),
+        policy=PPOConfig(total_steps=2_048, num_envs=8, num_steps=32, evaluations=6),
+        deployment_episodes=5,
+        panel_episodes=4,
+        simulated_episodes=6,
+    )
+    quickstart(config, path)

@@ -28,7 +28,7 @@ from worldmodel.corpus.summary import summarise
 from worldmodel.envs.rendering import frames
 from worldmodel.fidelity import PairedRollout, json_safe, mean_interval, paired_rollout, probe, simulated_returns
 from worldmodel.fidelity.probe import SECTIONS
-from worldmodel.report import Evidence, verdict, write_report
+from worldmodel.report import Evidence, verdict, write_hero, write_report
 from worldmodel.report.versions import versions
 from worldmodel.simulator import Simulator
 from worldmodel.training import TrainingConfig, WorldModel, train
@@ -99,7 +99,7 @@ Say = Callable[[str], None]
 def quickstart(
     config: QuickstartConfig, out: Path, *, say: Say = lambda line: None, training_report: Any = None
 ) -> dict[str, Any]:
-    """Runs the whole, and returns the content of `report.json`; `report.html` lies beside it in `out`.
+    """Runs the whole, and returns the content of `report.json`; `report.html` and `picture.png` lie beside it in `out`.
 
     Raises `ValueError` or `FileNotFoundError` with one clear line for an unknown environment, a space that is not
     supported, or a folder made with another configuration.
@@ -137,6 +137,7 @@ def quickstart(
     report["verdict"] = verdict(report)
     report = json_safe(report)
     write_report(out, report, evidence)
+    write_hero(out / "picture.png", report, evidence)
     return report
 
 

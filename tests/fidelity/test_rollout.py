@@ -41,7 +41,6 @@ def test_a_perfect_model_has_no_one_step_error():
     assert ends["brier"]["mean"] == ends["false_end_rate"]["mean"] == 0.0
     assert ends["counts"]["true_ends"] == COLUMNS.terminated.sum()
     assert out["transitions"] == len(COLUMNS) and out["episodes"] == 30 and "sample" not in out
-    assert out["coverage_90"]["mean"] == 1.0
 
 
 def test_one_step_error_of_a_planted_bias_and_the_persistence_floor_by_hand():

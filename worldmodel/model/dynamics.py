@@ -41,9 +41,10 @@ class StepState:
 class StepDynamics:
     """The step model behind the `Dynamics` protocol. `params` is `{"members": ..., "starts": [S, ...]}`.
 
-    In the default layout every member follows every row, the row's own member is drawn from its key, and a row
-    behaves alone exactly as in a batch. With `grouped=True` row b belongs to member `b // (B / M)` for good and
-    only that member runs: M times cheaper, for training policies; `score` and uncertainty are then refused.
+    In the default layout every member follows every row, and the row's own member is drawn from its key. No row sees
+    another: alone it behaves as in a batch, to the rounding of a matrix product of another height. With
+    `grouped=True` row b belongs to member `b // (B / M)` for good and only that member runs: M times cheaper, for
+    training policies; `score` and uncertainty are then refused.
     """
 
     config: StepConfig

@@ -75,7 +75,7 @@ def _figures(report: Mapping[str, Any], evidence: Evidence) -> Iterator[tuple[st
         "rollout",
         "How far it can be rolled out",
         "Error when the simulator feeds on its own predictions under the recorded actions"
-        + (f", over {text(centre(starts))} starts." if starts else ".")
+        + (f", over {text(centre(starts))} held-out episodes." if starts else ".")
         + (" The shaded span is the 95% interval of the horizon." if _spanned(report) else ""),
         figures.rollout_figure(report),
     )

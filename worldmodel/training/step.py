@@ -103,9 +103,10 @@ def make_train_step(
         if windows % config.members:
             raise ValueError(f"a batch of {windows} windows; a multiple of the {config.members} members is needed")
         (total, parts), grads = jax.value_and_grad(loss_fn, has_aux=True)(state.params, batch)
-        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+        with jax.numpy_dtype_promotion("standard"):  # optax's schedules mix types
+            updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
-        metrics = {"loss": total / config.members, "nll": sum(parts.values()), **parts, "grad_norm": optax.global_norm(grads)}
+        metrics = {"loss": total / config.members, "nll": sum(parts.values()), **parts, "grad_norm": optax.tree.norm(grads)}
         return TrainState(params, opt_state, state.step + 1), metrics
 
     return train_step

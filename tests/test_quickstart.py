@@ -1,0 +1,84 @@
+"""The whole, small: from logs to a report, resumed, and refused where it must be."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from worldmodel.agents.batch_env import Interface
+from worldmodel.agents.ppo import load_policy
+from worldmodel.cli import main
+from worldmodel.training import load
+
+FIELDS = {
+    "corpus": {"episodes", "transitions", "return_mean"},
+    "one_step": {"nrmse", "nll_per_dim", "persistence_nrmse", "reward_mae", "termination"},
+    "rollout": {"horizons", "error", "error_lo", "error_hi", "divergence_horizon"},
+    "ranking": {"pearson", "spearman", "mmrv", "mmrv_convention", "regret_at_1", "noise_floor"},
+    "timings": {"record", "train", "policy", "probe", "total"},
+    "transfer": {
+        "behaviour_return",
+        "sim_trained_real_return",
+        "sim_trained_sim_return",
+        "real_trained_same_budget_return",
+        "real_trained_full_return",
+        "real_steps_after_logs",
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def report(trained_run):
+    return json.loads((trained_run / "report.json").read_text())
+
+
+def test_report_json_holds_the_contract(report):
+    assert {"env_id", "seed", "versions", "verdict", "policies", *FIELDS} <= set(report)
+    for section, names in FIELDS.items():
+        assert names <= set(report[section]), section
+    assert {"precision", "recall", "brier"} <= set(report["one_step"]["termination"])
+    assert len(report["policies"]) >= 8
+    for policy in report["policies"]:
+        assert {"name", "sim_return", "real_return", "episodes"} <= set(policy)
+        assert {"mean", "lo", "hi", "n"} <= set(policy["real_return"])
+
+
+def test_no_real_step_was_taken_after_the_logs(report):
+    transfer = report["transfer"]
+    assert transfer["real_steps_after_logs"] == 0
+    assert transfer["real_steps"]["logs"] == report["corpus"]["transitions"]
+    deployed = report["config"]["deployment_episodes"]
+    assert transfer["real_steps"]["evaluation"] >= 3 * deployed  # three policies, a step an episode at the least
+    assert transfer["real_steps"]["comparison"] >= report["config"]["policy"]["total_steps"]
+
+
+def test_the_page_stands_alone(trained_run, report):
+    text = (trained_run / "report.html").read_text()
+    outside = []
+
+    class Links(HTMLParser):
+        def handle_starttag(self, tag, attrs):
+            outside.extend(v for k, v in attrs if k in ("src", "href") and v and v.startswith(("http", "//")))
+
+    Links().feed(text)
+    assert outside == []
+    assert (trained_run / "README.md").read_text().startswith("---\n")
+    assert (trained_run / "picture.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_saved_policy_acts(trained_run):
+    world = load(trained_run)
+    policy = load_policy(trained_run / "policy.npz", Interface(world.spec, world.dynamics.codec))
+    actions = np.asarray(policy(np.zeros((3, 4), np.float32), None))
+    assert actions.shape == (3,)
+    assert set(actions.tolist()) <= {0, 1}
+
+
+def test_other_logs_in_the_folder_are_refused(trained_run, capsys):
+    before = (trained_run / "corpus" / "manifest.json").read_bytes()
+    assert main(["quickstart", "--quick", "--seed", "5", "--out", str(trained_run)]) == 2
+    assert "holds other logs: seed is 0 there, 5 here" in capsys.readouterr().err
+    assert (trained_run / "corpus" / "manifest.json").read_bytes() == before
