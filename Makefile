@@ -66,5 +66,5 @@ lock: $(STAMP) ## rewrite requirements.lock from pyproject.toml (needs uv)
 	  --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" pyproject.toml -o requirements.lock
 
 clean: ## remove what building and testing left; keeps the virtual environment and runs/
-	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage .coverage.* htmlcov
+	rm -rf build dist *.egg-info .cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage .coverage.* htmlcov
 	find worldmodel tests tools -name __pycache__ -type d -prune -exec rm -rf {} +

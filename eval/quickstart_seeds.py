@@ -24,6 +24,7 @@ LOCK = threading.Lock()
 
 
 def main() -> None:
+    """Runs the cells that are missing and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--env", default="CartPole-v1")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4, 100, 101, 102, 103, 104])
@@ -38,6 +39,7 @@ def main() -> None:
 
 
 def rows() -> list[dict]:
+    """The finished cells."""
     return [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
 
 

@@ -1,9 +1,9 @@
 """World models learned from logs: simulators that say where they can be trusted.
 
-    wm.read(uri)      trajectories of any supported log format, with their Spec
-    wm.load(run)      a trained world model
-    wm.make(run)      the model as a Gymnasium environment (num_envs=N: vectorised)
-    wm.probe(...)     where and how far the model can be trusted
+wm.read(uri)      trajectories of any supported log format, with their Spec
+wm.load(run)      a trained world model
+wm.make(run)      the model as a Gymnasium environment (num_envs=N: vectorised)
+wm.probe(...)     where and how far the model can be trusted
 """
 
 from __future__ import annotations

@@ -87,6 +87,7 @@ class Timer:
 
     @contextlib.contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
+        """Books the body's seconds on `phase`."""
         started = time.monotonic()
         yield
         self.seconds[phase] = self.seconds.get(phase, 0.0) + time.monotonic() - started

@@ -216,4 +216,6 @@ def suggest(name: str, known) -> str:
 
 def _plain_kwargs(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The JSON-able part of an environment's keyword arguments, without how it is drawn."""
-    return {k: v for k, v in kwargs.items() if k != "render_mode" and isinstance(v, (str, int, float, bool, type(None)))}
+    return {
+        k: v for k, v in kwargs.items() if k != "render_mode" and isinstance(v, (str, int, float, bool, type(None)))
+    }

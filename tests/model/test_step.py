@@ -59,7 +59,9 @@ def test_future_changes_no_bit_of_the_past_and_the_window_ends_where_said(world,
     codec = world.codec
     other_obs = jnp.roll(world.obs, 1, axis=0)[:, at] if codec.observation.kind == "box" else -world.obs[:, at] - 1
     other_obs = jnp.clip(other_obs, -3, 3) if codec.observation.kind == "discrete" else other_obs
-    other_action = (world.action[:, at] - 1) % 3 + 2 if codec.action.kind == "discrete" else world.action[:, at] / 2 + 0.1
+    other_action = (
+        (world.action[:, at] - 1) % 3 + 2 if codec.action.kind == "discrete" else world.action[:, at] / 2 + 0.1
+    )
     changes = {
         "observation": (world.obs.at[:, at].set(other_obs), *logs[1:]),
         "action": (logs[0], world.action.at[:, at].set(other_action), *logs[2:]),

@@ -156,8 +156,7 @@ def test_rotation_depends_on_relative_positions_alone():
 def test_attention_is_the_textbook_formula():
     batch, steps, heads, groups, channels = 2, 5, 6, 3, 7
     query, keys, values = (
-        np.asarray(normal(i, batch, steps, h, channels))
-        for i, h in enumerate((heads, groups, groups))
+        np.asarray(normal(i, batch, steps, h, channels)) for i, h in enumerate((heads, groups, groups))
     )
     mask = np.tril(np.ones((1, steps, steps), bool))
     got = np.asarray(jax.jit(attend)(jnp.asarray(query), jnp.asarray(keys), jnp.asarray(values), jnp.asarray(mask)))

@@ -11,8 +11,8 @@ from worldmodel.codec import fit_codec
 from worldmodel.model.dynamics import StepDynamics
 from worldmodel.model.step import StepConfig, init_params
 from worldmodel.model.transformer import TrunkConfig
-from worldmodel.trajectory import Spec
 from worldmodel.training.step import Batch, TrainState, as_batch, make_optimizer, make_train_step, member_loss
+from worldmodel.trajectory import Spec
 
 
 def fresh(config, codec, optimizer, seed=0):
@@ -111,14 +111,15 @@ def teacher_forced():
 
 def counter_faults(members):
     """Which of observation, reward and end are predicted wrongly anywhere on new, true episodes, and by how much."""
-    logs = jax.tree.map(jnp.asarray, counter_logs(10_007, 101))
-    obs, reward, end = (np.swapaxes(np.asarray(x)[:, 0], 0, 1) for x in teacher_forced()(members, logs))
+    logs = counter_logs(10_007, 101)
+    predicted = teacher_forced()(members, jax.tree.map(jnp.asarray, logs))
+    obs, reward, end = (np.swapaxes(np.asarray(x)[:, 0], 0, 1) for x in predicted)
     errors = {
         "observation": obs - logs.observations[:, 1:],
         "reward": reward - logs.rewards,
         "terminated": end - logs.terminated,
     }
-    worst = {name: float(np.abs(error * np.asarray(logs.mask)).max()) for name, error in errors.items()}
+    worst = {name: float(np.abs(error * logs.mask).max()) for name, error in errors.items()}
     return {name for name, error in worst.items() if not error < 0.02}, worst
 
 

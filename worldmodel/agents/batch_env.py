@@ -7,7 +7,7 @@ learner configuration serves every environment, simulated or real.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ from jax.experimental import io_callback
 from worldmodel._types import Array, Key, PyTree
 from worldmodel.agents.counting import CountSteps, StepLedger
 from worldmodel.codec import StepCodec
-from worldmodel.simulator import Simulator, SimState
+from worldmodel.simulator import SimState, Simulator
 from worldmodel.trajectory import Spec, box_bounds
 
 
@@ -36,6 +36,7 @@ class BatchStep(NamedTuple):
     truncated: Array
 
 
+@runtime_checkable
 class BatchEnv(Protocol):
     """`N` environments that reset themselves."""
 
@@ -127,11 +128,11 @@ class RealBatch:
         def make() -> gym.Env:
             return CountSteps(gym.make(spec.env_id, **spec.env_kwargs), ledger, phase)
 
-        self._envs = gym.vector.SyncVectorEnv(
-            [make] * num_envs, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP
-        )
+        self._envs = gym.vector.SyncVectorEnv([make] * num_envs, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP)
         self._seed = seed
-        obs = np.zeros((num_envs, *self._envs.single_observation_space.shape), self._envs.single_observation_space.dtype)
+        obs = np.zeros(
+            (num_envs, *self._envs.single_observation_space.shape), self._envs.single_observation_space.dtype
+        )
         flags = np.zeros(num_envs, bool)
         shape = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, jax.dtypes.canonicalize_dtype(x.dtype)), obs)
         self._obs_shape = shape

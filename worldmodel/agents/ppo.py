@@ -58,7 +58,9 @@ class LearnedPolicy:
         del key
         features = self.interface.observe(obs)
         with jax.numpy_dtype_promotion("standard"):
-            distribution = self.network.apply(self.params if params is None else params, features, method="_action_dist")
+            distribution = self.network.apply(
+                self.params if params is None else params, features, method="_action_dist"
+            )
         return self.interface.act(distribution.mode())
 
 

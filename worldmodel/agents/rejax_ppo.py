@@ -51,7 +51,7 @@ class RejaxEnv:
 
 
 def actor_and_critic(interface: Interface) -> dict[str, Any]:
-    """rejax's default networks for this interface."""
+    """Rejax's default networks for this interface."""
     return PPO.create_agent({}, RejaxEnv(interface), None)
 
 
@@ -85,9 +85,7 @@ class BatchPPO(PPO):
 
         def env_step(ts, _):
             rng, action_rng = jax.random.split(ts.rng)
-            action, log_prob = self.actor.apply(
-                ts.actor_ts.params, ts.last_obs, action_rng, method="action_log_prob"
-            )
+            action, log_prob = self.actor.apply(ts.actor_ts.params, ts.last_obs, action_rng, method="action_log_prob")
             value = self.critic.apply(ts.critic_ts.params, ts.last_obs)
             env_state, step = self.env.batch.step(self.env_params, ts.env_state, action)
             done = step.terminated | step.truncated

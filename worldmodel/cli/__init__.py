@@ -12,7 +12,12 @@ from collections.abc import Sequence
 from worldmodel.trajectory import suggest
 
 VERBS = {
-    "quickstart": ("worldmodel.cli.quickstart", "Options", "run", "real logs to a policy that works outside, and a report"),
+    "quickstart": (
+        "worldmodel.cli.quickstart",
+        "Options",
+        "run",
+        "real logs to a policy that works outside, and a report",
+    ),
     "data record": ("worldmodel.cli.data", "RecordOptions", "record", "run a real environment and write its logs"),
     "data show": ("worldmodel.cli.data", "ShowOptions", "show", "what a corpus holds"),
     "train": ("worldmodel.cli.train", "Options", "run", "train a world model on a corpus"),

@@ -6,14 +6,13 @@ import dataclasses
 import json
 import pathlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib import metadata
 from typing import Any
 
 import tyro
 
 from worldmodel.agents.behaviour import DEFAULT_BEHAVIOURS
-from worldmodel.trajectory import Trajectory
 
 
 @dataclasses.dataclass(frozen=True)

@@ -36,13 +36,15 @@ class TrainingBar:
         self._bar.stop()
 
     def __call__(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Shows a step's metrics."""
         rate = metrics["steps_per_second"]
         self._bar.update(self._task, completed=step, loss=metrics["loss"], rate=rate)
         now = time.monotonic()
         if not sys.stderr.isatty() and (now - self._last >= self._every or step == self._steps):
             self._last = now
             left = (self._steps - step) / max(rate, 1e-9)
+            progress = f"{self._label} {step}/{self._steps}"
             console.print(
-                f"{self._label} {step}/{self._steps}  loss {metrics['loss']:.3f}  {rate:.0f} steps/s  {left:.0f} s left",
+                f"{progress}  loss {metrics['loss']:.3f}  {rate:.0f} steps/s  {left:.0f} s left",
                 highlight=False,
             )

@@ -36,7 +36,9 @@ def run(options: Options) -> dict[str, Any]:
     if options.quick:
         config = quick(config)
     with TrainingBar(config.training.steps, label="world model") as bar:
-        report = quickstart(config, options.out, say=lambda line: console.print(line, highlight=False), training_report=bar)
+        report = quickstart(
+            config, options.out, say=lambda line: console.print(line, highlight=False), training_report=bar
+        )
     if options.json:
         print(json.dumps(report, allow_nan=False))
     else:

@@ -211,7 +211,8 @@ def fit_codec(
 
     Args:
       spec: the spaces.
-      observations, next_observations: `[N, ...]` before and after each action.
+      observations: `[N, ...]` before each action.
+      next_observations: `[N, ...]` after it.
       actions: `[N, ...]`.
       rewards: float `[N]`.
       terminated: bool `[N]`.

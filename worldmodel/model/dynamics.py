@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from worldmodel._types import Array, Bool, Float, Int, Key
+from worldmodel._types import Array, Bool, Float, Key
 from worldmodel.codec import StepCodec
 from worldmodel.model.step import Params, StepConfig, StepModel, step_model
 from worldmodel.model.transformer import LayerCache
@@ -56,9 +56,7 @@ class StepDynamics:
         """Size of the ensemble `M`."""
         return self.config.members
 
-    def initial(
-        self, params: Params, key: Key[Array, " B"], context: Any = None
-    ) -> tuple[StepState, Array]:
+    def initial(self, params: Params, key: Key[Array, " B"], context: Any = None) -> tuple[StepState, Array]:
         """Starts an episode in every row at an observation drawn from the logs' starts; returns `(state, obs)`."""
         if context is not None:
             raise ValueError("this model was trained without context; pass context=None")

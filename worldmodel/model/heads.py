@@ -100,8 +100,7 @@ class ChainHead(nnx.Module):
         return self._unroll(h, lambda d, p: logistic_mixture_mean(p))
 
     def _skip(self, h: Array) -> Array:
-        """A linear map of h added to every component's mean: positions integrate velocities, and most of a
-        step is linear. `[..., D, 3K]`."""
+        """A linear map of h, added to every component's mean, `[..., D, 3K]`: most of a step is linear."""
         mean = jnp.repeat(self.skip(h)[..., None], self.components, axis=-1)
         none = jnp.zeros_like(mean)
         return jnp.concatenate([none, mean, none], axis=-1)
@@ -150,6 +149,7 @@ class Perceptron(nnx.Module):
         self.last = Dense(hidden, size_out, rng=rng, bias=True, gain=0.1)
 
     def __call__(self, x: Array) -> Array:
+        """`[..., size_in]` -> `[..., size_out]`."""
         x = jax.nn.silu(self.first(x))
         x = x + jax.nn.silu(self.second(x))
         return self.last(x)

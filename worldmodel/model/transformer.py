@@ -67,6 +67,7 @@ class Dense(nnx.Module):
         self.bias = nnx.Param(jnp.zeros(size_out)) if bias else None
 
     def __call__(self, x: Array) -> Array:
+        """`[..., size_in]` -> `[..., size_out]`."""
         y = (x.reshape(-1, x.shape[-1]) @ self.kernel[...]).reshape(*x.shape[:-1], -1)
         return y if self.bias is None else y + self.bias[...]
 
@@ -78,6 +79,7 @@ class RMSNorm(nnx.Module):
         self.scale = nnx.Param(jnp.ones(size))
 
     def __call__(self, x: Array) -> Array:
+        """Any leading axes."""
         variance = jnp.mean(jnp.square(x), axis=-1, keepdims=True)
         return x * jax.lax.rsqrt(variance + NORM_EPSILON) * self.scale[...]
 

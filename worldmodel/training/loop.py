@@ -18,7 +18,6 @@ from worldmodel.codec import fit_codec
 from worldmodel.corpus import Columns, window_batches
 from worldmodel.corpus.lock import only_writer
 from worldmodel.model.step import init_params
-from worldmodel.trajectory import Spec
 from worldmodel.training.checkpoint import (
     Checkpoints,
     WorldModel,
@@ -31,6 +30,7 @@ from worldmodel.training.checkpoint import (
 )
 from worldmodel.training.config import TrainingConfig
 from worldmodel.training.step import TrainState, as_batch, make_optimizer, make_train_step
+from worldmodel.trajectory import Spec
 
 Report = Callable[[int, Mapping[str, float]], None]
 """Called with the step and its metrics every `log_every` steps."""

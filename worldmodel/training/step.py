@@ -106,7 +106,12 @@ def make_train_step(
         with jax.numpy_dtype_promotion("standard"):  # optax's schedules mix types
             updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
-        metrics = {"loss": total / config.members, "nll": sum(parts.values()), **parts, "grad_norm": optax.tree.norm(grads)}
+        metrics = {
+            "loss": total / config.members,
+            "nll": sum(parts.values()),
+            **parts,
+            "grad_norm": optax.tree.norm(grads),
+        }
         return TrainState(params, opt_state, state.step + 1), metrics
 
     return train_step
