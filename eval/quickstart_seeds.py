@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import queue
 import statistics
 import subprocess
 import sys
@@ -21,6 +22,8 @@ from pathlib import Path
 
 RESULTS = Path(__file__).parent / "results" / "quickstart_seeds.jsonl"
 LOCK = threading.Lock()
+CORES: queue.Queue[int] = queue.Queue()
+"""Processor cores that are free: each run is held on one, so that two do not fight over both."""
 
 
 def main() -> None:
@@ -32,6 +35,8 @@ def main() -> None:
     options = parser.parse_args()
     done = {(row["env"], row["seed"]) for row in rows()}
     todo = [seed for seed in options.seeds if (options.env, seed) not in done]
+    for core in sorted(os.sched_getaffinity(0))[: options.workers]:
+        CORES.put(core)
     with ThreadPoolExecutor(options.workers) as pool:
         for row in pool.map(lambda seed: cell(options.env, seed), todo):
             print(json.dumps(row), flush=True)
@@ -45,11 +50,13 @@ def rows() -> list[dict]:
 
 def cell(env: str, seed: int) -> dict:
     """One quickstart in its own process; appends and returns what it found."""
-    flags = os.environ | {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false", "OMP_NUM_THREADS": "1"}
+    core = CORES.get()
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "worldmodel.cli", "quickstart", "--json"]
         command += ["--env", env, "--seed", str(seed), "--out", f"{folder}/run"]
-        result = subprocess.run(command, env=flags, stdout=subprocess.PIPE, check=True)
+        pin = lambda: os.sched_setaffinity(0, {core})  # noqa: E731
+        result = subprocess.run(command, stdout=subprocess.PIPE, check=True, preexec_fn=pin)
+    CORES.put(core)
     report = json.loads(result.stdout)
     transfer, one_step, rollout = report["transfer"], report["one_step"], report["rollout"]
     row = {

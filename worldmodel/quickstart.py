@@ -23,6 +23,7 @@ from worldmodel.agents.evaluate import real_episodes
 from worldmodel.agents.policies import graded_panel
 from worldmodel.agents.ppo import PPOConfig, TrainingResult, save_policy, train_ppo
 from worldmodel.agents.record import record
+from worldmodel.codec import check_spec
 from worldmodel.corpus import Corpus, open_corpus, write_corpus
 from worldmodel.corpus.summary import summarise
 from worldmodel.envs.rendering import frames
@@ -182,6 +183,7 @@ def _logs(config: QuickstartConfig, path: Path, ledger: StepLedger, say: Say) ->
     spec, trajectories = record(
         config.env, behaviours=config.behaviours, episodes=config.episodes, seed=config.seed, ledger=ledger
     )
+    check_spec(spec)
     return write_corpus(path, spec, trajectories, provenance=wanted)
 
 
@@ -265,6 +267,6 @@ def _evidence(world: WorldModel, pair: PairedRollout) -> Evidence:
     return Evidence(**shown, imagined_frames=imagined, real_frames=real, frame_every=every)
 
 
-def _loss_curve(path: Path) -> dict[str, list[float]]:
+def _loss_curve(path: Path) -> dict[str, list[Any]]:
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     return {"steps": [row["step"] for row in rows], "loss": [row["nll"] for row in rows]}

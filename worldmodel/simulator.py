@@ -79,7 +79,7 @@ class Rollout(NamedTuple):
     @property
     def returns(self) -> Float[Array, " B"]:
         """Undiscounted return of each row's episode."""
-        return jnp.sum(self.reward * self.alive, axis=0)
+        return jnp.sum(jnp.where(self.alive, self.reward, 0.0), axis=0)
 
 
 Policy = Callable[[Array, Array], Array]

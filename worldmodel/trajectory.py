@@ -178,8 +178,8 @@ def check_supported(kind: str | None, role: str) -> None:
         raise ValueError(f"{role} space {kind} is not supported; supported are {' and '.join(SUPPORTED_SPACES)}")
 
 
-def space_to_json(space: gymnasium.Space, role: str) -> dict[str, Any]:
-    """A Gymnasium space as plain JSON; unbounded sides of a Box are null."""
+def space_to_json(space: Any, role: str) -> dict[str, Any]:
+    """A `gymnasium.Space` as plain JSON; unbounded sides of a Box are null."""
     kind = type(space).__name__
     check_supported(kind, role)
     if kind == "Discrete":

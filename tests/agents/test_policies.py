@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import untrained_model
 from worldmodel.agents.batch_env import Interface
-from worldmodel.agents.policies import as_function, graded_panel, noised, random_policy
+from worldmodel.agents.policies import as_function, graded_panel, noise_ladder, noised, random_policy
 from worldmodel.agents.ppo import LearnedPolicy, TrainingResult
 from worldmodel.trajectory import Spec
 
@@ -126,6 +126,15 @@ def test_a_panel_has_8_to_12_named_grades_of_one_function(snapshots: int):
         np.testing.assert_array_equal(panel["after 50k steps"](obs, keys), result.policies[0](obs, keys))
     levels = [float(as_function(policy)[1]["epsilon"]) for policy in panel.values()]
     assert levels[0] == 1.0 and levels[-1] == 0.0 and sorted(levels, reverse=True) == levels
+
+
+def test_a_ladder_leads_from_random_to_the_policy():
+    (policy,) = training_result(1).policies
+    ladder = noise_ladder(policy)
+    obs, keys = rows(40)
+    assert list(ladder)[0] == "100% random" and list(ladder)[-1] == "0% random" and len(ladder) == 8
+    np.testing.assert_array_equal(ladder["0% random"](obs, keys), policy(obs, keys))
+    np.testing.assert_array_equal(ladder["30% random"](obs, keys), noised(policy, 0.3, policy.interface)(obs, keys))
 
 
 def test_names_stay_apart_when_shares_are_small():

@@ -70,10 +70,10 @@ class PlantedState:
 
 @dataclasses.dataclass(frozen=True)
 class Planted(StepDynamics):
-    """The true dynamics; member `m` adds `bias[m]` to every step and gives every observation `log_prob[m]`."""
+    """The true dynamics; member `m` adds `bias[m]` to every step and gives every observation `log_prob[m]`.
 
-    noise: float = 0.0
-    ends: bool = True
+    All that is planted is in the parameters, so that the tests compile it once.
+    """
 
     def initial(self, params, key, context=None):
         return self.start_at(params, key, jnp.tile(params["starts"][:1], (key.shape[0], 1)))
@@ -86,12 +86,12 @@ class Planted(StepDynamics):
 
     def predict(self, params, state, action):
         obs = following(state.obs, state.before, action) + params["members"]["bias"][:, None]
-        return obs, obs[..., 0], self._end(obs).astype(jnp.float32)
+        return obs, obs[..., 0], self._end(params, obs).astype(jnp.float32)
 
     def advance(self, params, state, action, key, *, uncertainty=False):
-        disturbance = jax.vmap(lambda k: jax.random.normal(k, (3,)))(key) * np.float32([self.noise, self.noise, 0.0])
-        obs = self.predict(params, state, action)[0][0] + disturbance
-        return PlantedState(obs, state.obs), obs, obs[:, 0], self._end(obs), {}
+        disturbance = jax.vmap(lambda k: jax.random.normal(k, (3,)))(key) * np.float32([1, 1, 0])
+        obs = self.predict(params, state, action)[0][0] + params["noise"] * disturbance
+        return PlantedState(obs, state.obs), obs, obs[:, 0], self._end(params, obs), {}
 
     def score(self, params, state, action, obs, reward, terminated):
         said = params["members"]["log_prob"]
@@ -100,8 +100,8 @@ class Planted(StepDynamics):
     def observe(self, params, state, action, obs, reward, terminated):
         return PlantedState(obs, state.obs)
 
-    def _end(self, obs):
-        return (obs[..., 0] > END) & self.ends
+    def _end(self, params, obs):
+        return (obs[..., 0] > END) & params["ends"]
 
 
 def planted_world(
@@ -110,8 +110,8 @@ def planted_world(
     bias: tuple[float, ...] = (0.0, 0.0),
     log_prob: tuple[float, ...] | None = None,
     spec: Spec = SPEC,
-    start: tuple[float, float] = (0.0, 0.0),
-    **options: Any,
+    noise: float = 0.0,
+    ends: bool = True,
 ) -> WorldModel:
     """One member for each of `bias`, which is added to the first dimension."""
     rows = columns.transitions()
@@ -121,5 +121,10 @@ def planted_world(
         "bias": jnp.array([[b, 0.0, 0.0] for b in bias], jnp.float32),
         "log_prob": jnp.array(log_prob or [0.0] * len(bias), jnp.float32),
     }
-    params = {"members": members, "starts": jnp.array([[*start, CONSTANT]], jnp.float32)}
-    return WorldModel(spec, Planted(config, codec, **options), params, Path("planted"), 0)
+    params = {
+        "members": members,
+        "starts": jnp.array([[0.0, 0.0, CONSTANT]], jnp.float32),
+        "noise": jnp.float32(noise),
+        "ends": jnp.array(ends),
+    }
+    return WorldModel(spec, Planted(config, codec), params, Path("planted"), 0)

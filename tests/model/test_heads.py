@@ -174,7 +174,7 @@ def test_chain_conditional_distribution_functions_of_samples_are_uniform(chain):
 
 def test_chain_mean_is_the_chain_run_on_its_means(chain):
     h = normal(10, 13, WIDTH)
-    y = chain.mean(h)
+    y = chain.central(h)
     np.testing.assert_allclose(logistic_mixture_mean(chain.parameters(h, y)), y, atol=1e-4, rtol=1e-4)
 
 
@@ -219,7 +219,7 @@ def test_categories_sum_to_one_and_samples_follow_them(categorical):
     expected = probability / probability.sum() * count
     assert stats.chisquare(counts, expected).pvalue > FALSE_ALARM
     assert stats.chisquare(counts[::-1], expected).pvalue < FALSE_ALARM
-    assert int(categorical.mode(h[:1])[0]) == probability.argmax()
+    assert int(categorical.central(h[:1])[0]) == probability.argmax()
 
 
 def test_categories_at_the_ends_of_the_uniforms(categorical):
@@ -236,8 +236,7 @@ def test_categorical_outliers_are_finite(categorical):
 
 
 def test_perceptron_starts_near_its_last_bias():
-    net = Perceptron(WIDTH, 13, 1, rng=np.random.default_rng(5))
-    net.last.bias[...] = jnp.full(1, -7.0)
+    net = Perceptron(WIDTH, 13, 1, rng=np.random.default_rng(5), bias=-7.0)
     out = np.asarray(jax.jit(net.__call__)(normal(16, 101, WIDTH)))
     assert out.shape == (101, 1)
     np.testing.assert_allclose(out, -7.0, atol=1.0)

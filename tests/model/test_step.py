@@ -102,8 +102,8 @@ def test_parts_are_scored_each_given_the_ones_before(world, model, hidden):
 
 
 def test_draw_scores_what_it_drew(world, model, hidden):
-    count = model.uniforms
-    assert count == StepDynamics(world.config, world.codec)._uniforms
+    count = 2 * (3 + 1) + 1 if world.codec.observation.kind == "box" else 2 * (1 + 1) + 1
+    assert world.codec.uniforms == count
     uniforms = jnp.asarray(np.random.default_rng(3).uniform(size=(8, count)), jnp.float32)
     draw = jax.jit(model.draw)(hidden, world.obs[:, -2], uniforms)
     nats = jax.jit(model.log_prob)(hidden, world.obs[:, -2], draw.obs, draw.reward, draw.terminated.astype(jnp.float32))
@@ -117,7 +117,7 @@ def test_drawn_rewards_and_ends_follow_what_is_scored(world, model, hidden):
     """Given the drawn observation; false-alarm rate 10^-3 each."""
     count = 4001
     rng = np.random.default_rng(4)
-    uniforms = rng.uniform(size=(count, model.uniforms)).astype(np.float32)
+    uniforms = rng.uniform(size=(count, world.codec.uniforms)).astype(np.float32)
     uniforms[:, :6] = 0.3  # one observation for all; reward and end vary
     h = jnp.broadcast_to(hidden[:1], (count, hidden.shape[1]))
     obs = jnp.broadcast_to(world.obs[:1, -2], (count, 3))
@@ -147,7 +147,7 @@ def test_what_never_changes_is_copied_and_bounds_hold(world, model, hidden):
     draw = jax.jit(constant.draw)
     touched = 0
     for _ in range(5):
-        drawn = draw(hidden, obs, jnp.asarray(rng.uniform(size=(8, model.uniforms)), jnp.float32))
+        drawn = draw(hidden, obs, jnp.asarray(rng.uniform(size=(8, world.codec.uniforms)), jnp.float32))
         np.testing.assert_array_equal(drawn.obs[:, 2], obs[:, 2])
         assert np.isfinite(drawn.obs).all()
         assert (np.abs(np.asarray(drawn.obs[:, 1])) <= 90.0).all()

@@ -15,7 +15,7 @@ import numpy as np
 from flax import struct
 from jax.experimental import io_callback
 
-from worldmodel._types import Array, Key, PyTree
+from worldmodel._types import Array, ArrayLike, Key, PyTree
 from worldmodel.agents.counting import CountSteps, StepLedger
 from worldmodel.codec import StepCodec
 from worldmodel.simulator import SimState, Simulator
@@ -40,7 +40,10 @@ class BatchStep(NamedTuple):
 class BatchEnv(Protocol):
     """`N` environments that reset themselves."""
 
-    interface: Interface
+    @property
+    def interface(self) -> Interface:
+        """What the learner sees of spaces."""
+        ...
 
     def reset(self, params: PyTree, key: Key[Array, " N"]) -> tuple[PyTree, Array]:
         """Returns `(state, obs [N, F])`."""
@@ -73,18 +76,26 @@ class Interface:
         """Number of categories, or of action dimensions."""
         return self.codec.action.size
 
-    def observe(self, obs: Array) -> Array:
+    def observe(self, obs: ArrayLike) -> Array:
         """Environment observation `[N, ...]` -> features `[N, F]`, at most ten deviations from the logs' mean."""
         return jnp.clip(self.codec.observation.features(obs), -10.0, 10.0)
 
     def act(self, action: Array) -> Array:
-        """Learner's action (category index, or any number, clipped to [-1, 1]) -> the environment's."""
+        """Learner's action (category index, or any number, clipped to [-1, 1]) -> the environment's.
+
+        Raises:
+          ValueError: the action space is a Box without finite bounds.
+        """
         space = self.spec.action_space
         if self.discrete:
-            return (action + space["start"]).astype(jnp.int32)
+            return jnp.asarray(action + space["start"], jnp.int32)
         low, high = (bound.astype(np.float32) for bound in box_bounds(space))
+        if not (np.isfinite(low).all() and np.isfinite(high).all()):
+            raise ValueError("the action space is a Box without bounds; a policy learner needs finite low and high")
         share = (jnp.clip(action.reshape(-1, *low.shape), -1.0, 1.0) + 1.0) / 2.0
-        return (low + (high - low) * share).astype(space["dtype"])
+        value = low + (high - low) * share
+        dtype = jax.dtypes.canonicalize_dtype(space["dtype"])
+        return value.astype(dtype) if jnp.issubdtype(dtype, jnp.floating) else jnp.round(value).astype(dtype)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,28 +132,21 @@ class RealBatch:
         import gymnasium as gym
 
         spec = interface.spec
-        if spec.env_id is None:
+        env_id = spec.env_id
+        if env_id is None:
             raise ValueError("these logs name no environment, so there is no real one to step")
         self.interface = interface
 
         def make() -> gym.Env:
-            return CountSteps(gym.make(spec.env_id, **spec.env_kwargs), ledger, phase)
+            return CountSteps(gym.make(env_id, **spec.env_kwargs), ledger, phase)
 
         self._envs = gym.vector.SyncVectorEnv([make] * num_envs, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP)
         self._seed = seed
-        obs = np.zeros(
-            (num_envs, *self._envs.single_observation_space.shape), self._envs.single_observation_space.dtype
-        )
-        flags = np.zeros(num_envs, bool)
-        shape = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, jax.dtypes.canonicalize_dtype(x.dtype)), obs)
-        self._obs_shape = shape
-        self._step_shape = (
-            shape,
-            shape,
-            jax.ShapeDtypeStruct((num_envs,), jnp.float32),
-            jax.ShapeDtypeStruct(flags.shape, flags.dtype),
-            jax.ShapeDtypeStruct(flags.shape, flags.dtype),
-        )
+        shape, dtype = self._envs.observation_space.shape, self._envs.observation_space.dtype
+        self._obs_shape = jax.ShapeDtypeStruct(shape or (num_envs,), jax.dtypes.canonicalize_dtype(dtype))
+        flag = jax.ShapeDtypeStruct((num_envs,), bool)
+        reward = jax.ShapeDtypeStruct((num_envs,), jnp.float32)
+        self._step_shape = (self._obs_shape, self._obs_shape, reward, flag, flag)
 
     def reset(self, params: PyTree, key: Key[Array, " N"]) -> tuple[RealState, Array]:
         """See `BatchEnv`; seeded at construction, the key is not used."""
@@ -166,7 +170,7 @@ class RealBatch:
         obs, _ = self._envs.reset(seed=self._seed)
         return np.asarray(obs, self._obs_shape.dtype)
 
-    def _host_step(self, action: np.ndarray) -> Any:
+    def _host_step(self, action: Array) -> Any:
         obs, reward, terminated, truncated, info = self._envs.step(np.asarray(action))
         final = np.array(obs)
         ended = terminated | truncated

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from worldmodel._types import Array, Key, PyTree
+from worldmodel._types import Array, ArrayLike, Key, PyTree
 from worldmodel.agents.batch_env import BatchEnv, Interface
 
 
@@ -53,7 +53,7 @@ class LearnedPolicy:
     network: Any
     params: PyTree
 
-    def __call__(self, obs: Array, key: Key[Array, " B"], *, params: PyTree = None) -> Array:
+    def __call__(self, obs: ArrayLike, key: Key[Array, " B"] | None, *, params: PyTree = None) -> Array:
         """Environment observations `[B, ...]` -> environment actions `[B, ...]`; `params` None: its own."""
         del key
         features = self.interface.observe(obs)

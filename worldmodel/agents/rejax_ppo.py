@@ -19,7 +19,7 @@ class RejaxEnv:
     """What rejax asks of an environment object, around a `BatchEnv` (or its interface alone)."""
 
     def __init__(self, env: BatchEnv | Interface):
-        self.batch = env
+        self.batch: Any = env
         self.interface = env if isinstance(env, Interface) else env.interface
         self.default_params = None
 
@@ -65,7 +65,13 @@ class EpisodeSums:
 
 
 class BatchPPO(PPO):
-    """rejax's PPO over a natively batched environment, with a bootstrap at time limits."""
+    """rejax's PPO over a natively batched environment, with a bootstrap at time limits.
+
+    `learning_rate` may be an optax schedule.
+    """
+
+    env: Any = struct.field(pytree_node=False)
+    learning_rate: Any = struct.field(pytree_node=False, default=3e-4)
 
     @register_init
     def initialize_env_state(self, rng: Array) -> dict[str, Any]:
@@ -82,15 +88,17 @@ class BatchPPO(PPO):
 
     def collect_trajectories(self, ts: Any) -> tuple[Any, Trajectory]:
         """`num_steps` steps of every environment under the present policy."""
+        actor: Any = self.actor
+        critic: Any = self.critic
 
         def env_step(ts, _):
             rng, action_rng = jax.random.split(ts.rng)
-            action, log_prob = self.actor.apply(ts.actor_ts.params, ts.last_obs, action_rng, method="action_log_prob")
-            value = self.critic.apply(ts.critic_ts.params, ts.last_obs)
+            action, log_prob = actor.apply(ts.actor_ts.params, ts.last_obs, action_rng, method="action_log_prob")
+            value = critic.apply(ts.critic_ts.params, ts.last_obs)
             env_state, step = self.env.batch.step(self.env_params, ts.env_state, action)
             done = step.terminated | step.truncated
             scale_state, reward = self.update_and_normalize_rew(ts.rew_rms_state, step.reward, done)
-            final_value = self.critic.apply(ts.critic_ts.params, step.final_obs)
+            final_value = critic.apply(ts.critic_ts.params, step.final_obs)
             reward = reward + self.gamma * final_value * step.truncated
             transition = Trajectory(ts.last_obs, action, log_prob, reward, value, done)
             ts = ts.replace(

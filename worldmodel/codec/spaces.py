@@ -9,16 +9,20 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from worldmodel._types import ArrayLike
 from worldmodel.trajectory import Spec, box_bounds
 
 BIN_FRACTION = 1e-3
 """Width of the likelihood's bins in standard deviations of a dimension, for every model that is compared."""
+
+LARGEST_BOX = 256
+"""Most numbers of a Box: within a step they are predicted one after another."""
 
 QUANTILES = 16
 """Knots per group of observations in the piecewise-linear encoding."""
@@ -50,6 +54,11 @@ class BoxCodec:
         """Number of features `D`."""
         return len(self.mean)
 
+    @property
+    def dims(self) -> int:
+        """Number of values that a prediction draws one after another."""
+        return self.size
+
     @cached_property
     def _bounds(self) -> tuple[np.ndarray, np.ndarray]:
         low, high = box_bounds({"low": self.low, "high": self.high, "shape": (self.size,)})
@@ -58,45 +67,45 @@ class BoxCodec:
     @cached_property
     def bins(self) -> np.ndarray:
         """Bin width per dimension in units of the target, float32 `[D]`."""
-        return BIN_FRACTION * np.float32(self.scale) / np.float32(self.delta_scale)
+        return BIN_FRACTION * _float32(self.scale) / _float32(self.delta_scale)
 
-    def flatten(self, value: jax.Array) -> jax.Array:
+    def flatten(self, value: ArrayLike) -> jax.Array:
         """`[..., *shape]` of any dtype -> float32 `[..., D]`."""
         value = jnp.asarray(value)
         lead = value.shape[: value.ndim - len(self.shape)]
         return value.astype(jnp.float32).reshape(*lead, self.size)
 
-    def features(self, value: jax.Array) -> jax.Array:
+    def features(self, value: ArrayLike) -> jax.Array:
         """`[..., *shape]` -> float32 `[..., D]`, mean 0 and deviation 1 over the logs."""
-        return (self.flatten(value) - np.float32(self.mean)) / np.float32(self.scale)
+        return (self.flatten(value) - _float32(self.mean)) / _float32(self.scale)
 
     @property
     def pieces_size(self) -> int:
         """Number of values that `pieces` returns."""
         return sum(len(knots) - 1 for knots in self.knots)
 
-    def pieces(self, value: jax.Array) -> jax.Array:
+    def pieces(self, value: ArrayLike) -> jax.Array:
         """Piecewise-linear encoding (Gorishniy et al. 2022, arXiv 2203.05556) of `[..., *shape]`.
 
         Each dimension becomes `J - 1` numbers in [0, 1], one for each gap between knots: how much of the gap lies
         below the value. Thresholds are easy to learn from it, and it stays constant outside the logs' range.
         """
-        knots = np.float32(self.knots)
+        knots = _float32(self.knots)
         share = (self.flatten(value)[..., None] - knots[:, :-1]) / np.diff(knots, axis=1)
         return jnp.clip(share, 0.0, 1.0).reshape(*share.shape[:-2], -1)
 
-    def encode(self, following: jax.Array, current: jax.Array) -> jax.Array:
+    def encode(self, following: ArrayLike, current: ArrayLike) -> jax.Array:
         """Standardised change between two values `[..., *shape]`, float32 `[..., D]`."""
         change = self.flatten(following) - self.flatten(current)
-        return (change - np.float32(self.delta_mean)) / np.float32(self.delta_scale)
+        return (change - _float32(self.delta_mean)) / _float32(self.delta_scale)
 
-    def decode(self, target: jax.Array, current: jax.Array) -> jax.Array:
+    def decode(self, target: jax.Array, current: ArrayLike) -> jax.Array:
         """The value `[..., *shape]` that lies `target` `[..., D]` after `current`.
 
         Its dtype is the space's, or what JAX has of it: 64-bit types become 32-bit ones by default.
         """
         flat = self.flatten(current)
-        change = target * np.float32(self.delta_scale) + np.float32(self.delta_mean)
+        change = target * _float32(self.delta_scale) + _float32(self.delta_mean)
         low, high = self._bounds
         value = jnp.clip(flat + jnp.where(np.array(self.active), change, 0.0), low, high)
         if np.dtype(self.dtype).kind in "biu":
@@ -111,13 +120,16 @@ class DiscreteCodec:
     n: int
     start: int = 0
     kind: str = "discrete"
+    dims: ClassVar[int] = 1
+    active: ClassVar[tuple[bool, ...]] = (True,)
+    bins: ClassVar[np.ndarray] = np.ones(1, np.float32)
 
     @property
     def size(self) -> int:
         """Number of features `n`."""
         return self.n
 
-    def features(self, value: jax.Array) -> jax.Array:
+    def features(self, value: ArrayLike) -> jax.Array:
         """Integers `[...]` -> one-hot float32 `[..., n]`."""
         return jax.nn.one_hot(jnp.asarray(value) - self.start, self.n, dtype=jnp.float32)
 
@@ -126,16 +138,16 @@ class DiscreteCodec:
         """Number of values that `pieces` returns."""
         return self.n
 
-    def pieces(self, value: jax.Array) -> jax.Array:
+    def pieces(self, value: ArrayLike) -> jax.Array:
         """The same as `features`: categories need no thresholds."""
         return self.features(value)
 
-    def encode(self, following: jax.Array, current: jax.Array) -> jax.Array:
+    def encode(self, following: ArrayLike, current: ArrayLike) -> jax.Array:
         """Category index of the next value, int32 `[...]`."""
         del current
         return (jnp.asarray(following) - self.start).astype(jnp.int32)
 
-    def decode(self, target: jax.Array, current: jax.Array) -> jax.Array:
+    def decode(self, target: jax.Array, current: ArrayLike) -> jax.Array:
         """Category index -> value of the space, int32 `[...]`."""
         del current
         return (target + self.start).astype(jnp.int32)
@@ -154,7 +166,7 @@ class RewardCodec:
         """Width of the likelihood's bin in units of the target."""
         return BIN_FRACTION
 
-    def encode(self, reward: jax.Array) -> jax.Array:
+    def encode(self, reward: ArrayLike) -> jax.Array:
         """Reward units -> standardised, float32 `[...]`."""
         return (jnp.asarray(reward, jnp.float32) - np.float32(self.mean)) / np.float32(self.scale)
 
@@ -174,6 +186,11 @@ class StepCodec:
     reward: RewardCodec
     end_rate: float
 
+    @property
+    def uniforms(self) -> int:
+        """How many uniform numbers a sampled transition takes: two for each value, one for the end."""
+        return 2 * (self.observation.dims + 1) + 1
+
     def to_json(self) -> dict[str, Any]:
         """Plain JSON; the inverse of `from_json`."""
         return dataclasses.asdict(self)
@@ -189,6 +206,10 @@ class StepCodec:
         )
 
 
+def _float32(values: Any) -> np.ndarray:
+    return np.asarray(values, np.float32)
+
+
 def _space_codec_from_json(data: Mapping[str, Any]) -> BoxCodec | DiscreteCodec:
     if data["kind"] == "discrete":
         return DiscreteCodec(**data)
@@ -197,6 +218,18 @@ def _space_codec_from_json(data: Mapping[str, Any]) -> BoxCodec | DiscreteCodec:
 
 def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, (list, tuple)) else value
+
+
+def check_spec(spec: Spec) -> None:
+    """Raises `ValueError` for spaces that cannot be modelled, before anything is recorded or trained."""
+    for role, space in (("observation", spec.observation_space), ("action", spec.action_space)):
+        size = int(np.prod(space["shape"])) if space["type"] == "Box" else 1
+        if size > LARGEST_BOX:
+            shape = tuple(space["shape"])
+            raise ValueError(
+                f"{role} space is a Box of shape {shape}, {size:,} numbers; supported are Discrete spaces and Boxes of "
+                f"at most {LARGEST_BOX}"
+            )
 
 
 def fit_codec(
@@ -216,7 +249,11 @@ def fit_codec(
       actions: `[N, ...]`.
       rewards: float `[N]`.
       terminated: bool `[N]`.
+
+    Raises:
+      ValueError: a space is too large to be modelled.
     """
+    check_spec(spec)
     rewards = np.asarray(rewards, np.float64)
     deviation = float(rewards.std())
     constant = deviation <= 1e-7 * max(1.0, abs(float(rewards.mean())))

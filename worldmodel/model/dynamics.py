@@ -91,7 +91,8 @@ class StepDynamics:
         def pick(new, old):
             return jnp.where(where.reshape(-1, *[1] * (old.ndim - 1)), new, old)
 
-        return state.replace(
+        return dataclasses.replace(
+            state,
             seen=pick(fresh.seen, state.seen),
             observation=pick(fresh.observation, state.observation),
             reward=pick(fresh.reward, state.reward),
@@ -122,7 +123,7 @@ class StepDynamics:
           termination under the row's member), `end_probability` `[B]` and `member` `[B]`.
         """
         h, cache = self._trunk(params, state, action)
-        uniforms = jax.vmap(partial(jax.random.uniform, shape=(self._uniforms,)))(key)
+        uniforms = jax.vmap(partial(jax.random.uniform, shape=(self.codec.uniforms,)))(key)
         draws = self._heads(params, StepModel.draw, h, state.observation, uniforms)
         draw = jax.tree.map(partial(self._own, state), draws)
         info = {"log_prob": draw.log_prob, "end_probability": draw.end_probability, "member": state.member}
@@ -158,11 +159,6 @@ class StepDynamics:
         if self.grouped:
             raise ValueError(f"{what} needs every member, and the grouped layout runs one per row")
 
-    @property
-    def _uniforms(self) -> int:
-        dims = self.codec.observation.size if self.codec.observation.kind == "box" else 1
-        return 2 * (dims + 1) + 1
-
     def _empty_cache(self, rows: int) -> tuple[LayerCache, ...]:
         c = self.config.trunk
         zeros = jnp.zeros((self.members, rows, c.window, c.kv_heads, c.head_width), jnp.float32)
@@ -180,7 +176,7 @@ class StepDynamics:
 
     def _absorb(self, state: StepState, cache, obs: Array, reward: Array) -> StepState:
         seen = jnp.minimum(state.seen + 1, self.config.trunk.window)
-        return state.replace(cache=cache, seen=seen, observation=obs, reward=reward)
+        return dataclasses.replace(state, cache=cache, seen=seen, observation=obs, reward=reward)
 
     def _over_members(self, params: Params, fn: Callable, per_member: tuple, rows: tuple) -> Any:
         """`fn(model, *per_member[m], *rows)` for every member, stacked `[M, ...]`; grouped, rows are dealt out."""

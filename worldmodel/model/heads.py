@@ -67,7 +67,7 @@ class ChainHead(nnx.Module):
 
     def __init__(self, width: int, dims: int, *, hidden: int, components: int, rng: np.random.Generator):
         self.dims, self.hidden, self.components = dims, hidden, components
-        self.context = Dense(width, dims * hidden, rng=rng, bias=True)
+        self.context = Dense(width, dims * hidden, rng=rng, bias=0.0)
         self.previous = nnx.Param(normal(rng, (dims, dims, hidden), 1.0 / math.sqrt(dims)))
         self.mix = nnx.Param(normal(rng, (dims, hidden, 3 * components), 0.1 / math.sqrt(hidden)))
         self.skip = Dense(width, dims, rng=rng, gain=0.1)
@@ -95,7 +95,7 @@ class ChainHead(nnx.Module):
         """Ancestral sample; uniforms `[..., D, 2]`."""
         return self._unroll(h, lambda d, p: logistic_mixture_sample(p, uniforms[..., d, :], bins[d]))
 
-    def mean(self, h: Array) -> Float[Array, "... D"]:
+    def central(self, h: Array) -> Float[Array, "... D"]:
         """The chain run on its own means."""
         return self._unroll(h, lambda d, p: logistic_mixture_mean(p))
 
@@ -121,32 +121,39 @@ class ChainHead(nnx.Module):
 
 
 class CategoricalHead(nnx.Module):
-    """Distribution of a category `[...]` given `h [..., width]`."""
+    """Distribution of a category `[...]` given `h [..., width]`; the methods are those of `ChainHead`."""
 
     def __init__(self, width: int, n: int, *, rng: np.random.Generator):
-        self.logits = Dense(width, n, rng=rng, bias=True, gain=0.1)
+        self.logits = Dense(width, n, rng=rng, bias=0.0, gain=0.1)
 
-    def log_prob(self, h: Array, y: Array) -> Float[Array, "... 1"]:
-        """Nats, with a trailing axis of one dimension."""
+    def log_prob(self, h: Array, y: Array, bins: np.ndarray | None = None) -> Float[Array, "... 1"]:
+        """Nats, with a trailing axis of one dimension; categories have no bins."""
+        del bins
         return jnp.take_along_axis(jax.nn.log_softmax(self.logits(h), axis=-1), y[..., None], axis=-1)
 
-    def sample(self, h: Array, uniforms: Array) -> Array:
+    def scale(self, h: Array, y: Array, bins: np.ndarray | None = None) -> Float[Array, "... 1"]:
+        """One: a category is no nearer to another."""
+        del y, bins
+        return jnp.ones((*h.shape[:-1], 1), jnp.float32)
+
+    def sample(self, h: Array, uniforms: Array, bins: np.ndarray | None = None) -> Array:
         """By inversion from uniforms `[..., 1, 2]`, int32 `[...]`."""
+        del bins
         cumulative = jnp.cumsum(jax.nn.softmax(self.logits(h), axis=-1), axis=-1)
         return jnp.sum(uniforms[..., 0, :1] > cumulative[..., :-1], axis=-1).astype(jnp.int32)
 
-    def mode(self, h: Array) -> Array:
+    def central(self, h: Array) -> Array:
         """The likeliest category, int32 `[...]`."""
         return jnp.argmax(self.logits(h), axis=-1).astype(jnp.int32)
 
 
 class Perceptron(nnx.Module):
-    """Two hidden layers; the last bias can be set to start from a known rate."""
+    """Two hidden layers; `bias` is where the output starts."""
 
-    def __init__(self, size_in: int, hidden: int, size_out: int, *, rng: np.random.Generator):
-        self.first = Dense(size_in, hidden, rng=rng, bias=True)
-        self.second = Dense(hidden, hidden, rng=rng, bias=True)
-        self.last = Dense(hidden, size_out, rng=rng, bias=True, gain=0.1)
+    def __init__(self, size_in: int, hidden: int, size_out: int, *, rng: np.random.Generator, bias: float = 0.0):
+        self.first = Dense(size_in, hidden, rng=rng, bias=0.0)
+        self.second = Dense(hidden, hidden, rng=rng, bias=0.0)
+        self.last = Dense(hidden, size_out, rng=rng, bias=bias, gain=0.1)
 
     def __call__(self, x: Array) -> Array:
         """`[..., size_in]` -> `[..., size_out]`."""

@@ -7,6 +7,7 @@ given both.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from functools import cache
 from typing import Any, NamedTuple
@@ -65,7 +66,7 @@ class StepModel(nnx.Module):
     def __init__(self, config: StepConfig, codec: StepCodec, *, rng: np.random.Generator):
         self.config, self.codec = config, codec
         observation, inputs = codec.observation, codec.observation.size + codec.action.size + 1
-        self.embed = Dense(inputs, config.trunk.width, rng=rng, bias=True)
+        self.embed = Dense(inputs, config.trunk.width, rng=rng, bias=0.0)
         self.trunk = Trunk(config.trunk, rng=rng)
         width = config.trunk.width + inputs
         if observation.kind == "box":
@@ -75,9 +76,8 @@ class StepModel(nnx.Module):
         else:
             self.observation = CategoricalHead(width, observation.size, rng=rng)
         self.reward = Perceptron(width + observation.size, config.head_hidden, 3 * config.components, rng=rng)
-        self.end = Perceptron(width + observation.pieces_size + 1, config.head_hidden, 1, rng=rng)
-        rate = codec.end_rate
-        self.end.last.bias[...] = jnp.log(jnp.full((1,), rate / (1.0 - rate), jnp.float32))
+        odds = codec.end_rate / (1.0 - codec.end_rate)
+        self.end = Perceptron(width + observation.pieces_size + 1, config.head_hidden, 1, rng=rng, bias=math.log(odds))
 
     def inputs(self, obs: Array, action: Array, last_reward: Array) -> Float[Array, "... F"]:
         """Features of raw observation, action and the reward before it, any leading axes."""
@@ -106,15 +106,11 @@ class StepModel(nnx.Module):
         """Nats per dimension `[..., D]` of `next_obs`; 0 for a dimension that never changes."""
         codec = self.codec.observation
         target = codec.encode(next_obs, obs)
-        if codec.kind == "discrete":
-            return self.observation.log_prob(h, target)
         return self.observation.log_prob(h, target, codec.bins * bin_scale) * jnp.asarray(codec.active, jnp.float32)
 
     def observation_scale(self, h: Array, obs: Array, next_obs: Array, *, bin_scale: float = 1.0) -> Array:
         """Predicted scale per dimension `[..., D]` in deviations of a step's change; 1 for categories."""
         codec = self.codec.observation
-        if codec.kind == "discrete":
-            return jnp.ones((*h.shape[:-1], 1), jnp.float32)
         return self.observation.scale(h, codec.encode(next_obs, obs), codec.bins * bin_scale)
 
     def reward_parameters(self, h: Array, next_obs: Array) -> Array:
@@ -152,35 +148,25 @@ class StepModel(nnx.Module):
     def draw(self, h: Array, obs: Array, uniforms: Float[Array, "... U"]) -> Draw:
         """Samples in the order of `PARTS`, each given the values already drawn, as decoded."""
         codec, lead = self.codec, uniforms.shape[:-1]
-        *pairs, end_uniform = jnp.split(uniforms, [uniforms.shape[-1] - 1], axis=-1)
-        pairs = pairs[0].reshape(*lead, -1, 2)
-        if codec.observation.kind == "box":
-            target = self.observation.sample(h, pairs[..., :-1, :], codec.observation.bins)
-        else:
-            target = self.observation.sample(h, pairs[..., :-1, :])
+        pairs, end_uniform = uniforms[..., :-1].reshape(*lead, -1, 2), uniforms[..., -1]
+        target = self.observation.sample(h, pairs[..., :-1, :], codec.observation.bins)
         next_obs = codec.observation.decode(target, obs)
         reward_target = logistic_mixture_sample(
             self.reward_parameters(h, next_obs), pairs[..., -1, :], codec.reward.bin
         )
         reward = codec.reward.decode(reward_target)
         end_probability = jax.nn.sigmoid(self.end_logit(h, next_obs, reward))
-        terminated = end_uniform[..., 0] < end_probability
+        terminated = end_uniform < end_probability
         log_prob = self.log_prob(h, obs, next_obs, reward, terminated.astype(jnp.float32))
         return Draw(next_obs, reward, terminated, end_probability, log_prob)
 
     def mean(self, h: Array, obs: Array) -> tuple[Array, Array, Array]:
         """Central prediction: next observation, reward given it, probability of an end given both."""
         codec = self.codec
-        target = self.observation.mean(h) if codec.observation.kind == "box" else self.observation.mode(h)
+        target = self.observation.central(h)
         next_obs = codec.observation.decode(target, obs)
         reward = codec.reward.decode(logistic_mixture_mean(self.reward_parameters(h, next_obs)))
         return next_obs, reward, jax.nn.sigmoid(self.end_logit(h, next_obs, reward))
-
-    @property
-    def uniforms(self) -> int:
-        """How many uniform numbers `draw` takes for a row."""
-        dims = self.codec.observation.size if self.codec.observation.kind == "box" else 1
-        return 2 * (dims + 1) + 1
 
 
 def step_model(config: StepConfig, codec: StepCodec, params: Params) -> StepModel:

@@ -60,11 +60,16 @@ def normal(rng: np.random.Generator, shape: tuple[int, ...], deviation: float) -
 
 
 class Dense(nnx.Module):
-    """Linear map of the last axis, computed as one 2-D product (several times faster on CPU)."""
+    """Linear map of the last axis, computed as one 2-D product (several times faster on CPU).
 
-    def __init__(self, size_in: int, size_out: int, *, rng: np.random.Generator, bias: bool = False, gain: float = 1.0):
+    `bias`: its initial value; None for a map without one.
+    """
+
+    def __init__(
+        self, size_in: int, size_out: int, *, rng: np.random.Generator, bias: float | None = None, gain: float = 1.0
+    ):
         self.kernel = nnx.Param(normal(rng, (size_in, size_out), gain / math.sqrt(size_in)))
-        self.bias = nnx.Param(jnp.zeros(size_out)) if bias else None
+        self.bias = None if bias is None else nnx.Param(jnp.full(size_out, bias, jnp.float32))
 
     def __call__(self, x: Array) -> Array:
         """`[..., size_in]` -> `[..., size_out]`."""

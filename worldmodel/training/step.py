@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -105,7 +105,7 @@ def make_train_step(
         (total, parts), grads = jax.value_and_grad(loss_fn, has_aux=True)(state.params, batch)
         with jax.numpy_dtype_promotion("standard"):  # optax's schedules mix types
             updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-        params = optax.apply_updates(state.params, updates)
+        params: Any = optax.apply_updates(state.params, updates)
         metrics = {
             "loss": total / config.members,
             "nll": sum(parts.values()),
@@ -120,9 +120,9 @@ def make_train_step(
 def as_batch(window: dict[str, np.ndarray]) -> Batch:
     """The pipeline's dict of arrays as a `Batch`."""
     return Batch(
-        window["observations"],
-        window["actions"],
-        np.asarray(window["rewards"], np.float32),
-        np.asarray(window["terminated"], np.float32),
-        np.asarray(window["mask"], np.float32),
+        jnp.asarray(window["observations"]),
+        jnp.asarray(window["actions"]),
+        jnp.asarray(window["rewards"], jnp.float32),
+        jnp.asarray(window["terminated"], jnp.float32),
+        jnp.asarray(window["mask"], jnp.float32),
     )
