@@ -5,8 +5,9 @@ Hardware:  2 CPU cores, about a minute.
 Expected:  eval/README.md.
 
 Good steps: 200 real episodes of the run's own policy (10^5 steps on CartPole). True ends: fresh logs under the
-behaviours of the run's corpus, another seed. Both are replayed: the simulator sees the real past and draws the next
-step; what it says about the end is compared with what happened.
+behaviours of the run's corpus, another seed. Both are replayed: the simulator sees the real past. `false_end_rate` is
+the mean probability of an end over good steps, given the next observations that the simulator samples; `recall` the
+share of true ends to which its central prediction gives more than one half.
 """
 
 from __future__ import annotations

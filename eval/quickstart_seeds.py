@@ -51,15 +51,29 @@ def rows() -> list[dict]:
 def cell(env: str, seed: int) -> dict:
     """One quickstart in its own process; appends and returns what it found."""
     core = CORES.get()
+    try:
+        row = measure(env, seed, core)
+    finally:
+        CORES.put(core)
+    with LOCK:
+        RESULTS.parent.mkdir(exist_ok=True)
+        with open(RESULTS, "a") as file:
+            file.write(json.dumps(row) + "\n")
+    return row
+
+
+def measure(env: str, seed: int, core: int) -> dict:
+    """Runs the command on one core and picks the figures of the table."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "worldmodel.cli", "quickstart", "--json"]
         command += ["--env", env, "--seed", str(seed), "--out", f"{folder}/run"]
         pin = lambda: os.sched_setaffinity(0, {core})  # noqa: E731
         result = subprocess.run(command, stdout=subprocess.PIPE, check=True, preexec_fn=pin)
-    CORES.put(core)
     report = json.loads(result.stdout)
     transfer, one_step, rollout = report["transfer"], report["one_step"], report["rollout"]
-    row = {
+    error = rollout["error"] or []
+    noise = rollout["one_step_noise"] or []
+    return {
         "env": env,
         "seed": seed,
         "transitions": report["corpus"]["transitions"],
@@ -73,18 +87,13 @@ def cell(env: str, seed: int) -> dict:
         "nrmse": one_step["nrmse"]["mean"],
         "persistence_nrmse": one_step["persistence_nrmse"]["mean"],
         "termination": {k: (one_step["termination"].get(k) or {}).get("mean") for k in ("precision", "recall")},
-        "horizons": rollout["horizons"][-1],
-        "error_at_20": rollout["error"][19],
-        "one_step_noise_at_20": rollout["one_step_noise"][19] if rollout["one_step_noise"] else None,
+        "horizon": rollout["horizons"][-1] if rollout["horizons"] else None,
+        "error_at_20": error[19] if len(error) > 19 else None,
+        "one_step_noise_at_20": noise[19] if len(noise) > 19 else None,
         "divergence_horizon_median": rollout["divergence_horizon"]["median"],
         "spearman": report["ranking"]["spearman"]["mean"],
         "seconds": report["timings"]["total"],
     }
-    with LOCK:
-        RESULTS.parent.mkdir(exist_ok=True)
-        with open(RESULTS, "a") as file:
-            file.write(json.dumps(row) + "\n")
-    return row
 
 
 def summarise(env: str, seeds: list[int]) -> None:

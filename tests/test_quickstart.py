@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 from html.parser import HTMLParser
 
+import gymnasium
 import numpy as np
 import pytest
 
+from tests.support import SMALL
 from worldmodel.agents.batch_env import Interface
-from worldmodel.agents.ppo import load_policy
+from worldmodel.agents.counting import StepLedger, every_step_counted
+from worldmodel.agents.ppo import PPOConfig, load_policy
 from worldmodel.cli import main
-from worldmodel.training import load
+from worldmodel.quickstart import QuickstartConfig, quickstart
+from worldmodel.training import TrainingConfig, load
 
 FIELDS = {
     "corpus": {"episodes", "transitions", "return_mean"},
@@ -82,3 +86,30 @@ def test_other_logs_in_the_folder_are_refused(trained_run, capsys):
     assert main(["quickstart", "--quick", "--seed", "5", "--out", str(trained_run)]) == 2
     assert "holds other logs: seed is 0 there, 5 here" in capsys.readouterr().err
     assert (trained_run / "corpus" / "manifest.json").read_bytes() == before
+
+
+def test_a_stray_real_step_is_seen():
+    """The proof that none was taken must be able to fail: also for an environment that nobody wrapped."""
+    ledger = StepLedger()
+    watched, stray = gymnasium.make("CartPole-v1"), gymnasium.make("CartPole-v1")
+    stray.reset(seed=0)
+    with every_step_counted(watched, ledger, "after_logs"):
+        stray.step(0)
+    stray.step(0)
+    assert ledger.count("after_logs") == 1
+
+
+def test_a_share_of_training_without_an_ended_episode_is_null(tmp_path):
+    """Ten steps of each environment, of episodes that take two hundred: no return is known until the end."""
+    config = QuickstartConfig(
+        env="Pendulum-v1",
+        episodes=4,
+        training=TrainingConfig(model=SMALL, steps=4, batch_size=4, length=8, warmup=1),
+        policy=PPOConfig(total_steps=40, num_envs=4, num_steps=10, num_epochs=1, num_minibatches=1, evaluations=1),
+        deployment_episodes=2,
+        panel_episodes=2,
+        simulated_episodes=2,
+    )
+    report = quickstart(config, tmp_path / "run")
+    assert report["policy_training"]["sim_return"] == [None]
+    assert json.loads((tmp_path / "run" / "report.json").read_text())["transfer"]["real_steps_after_logs"] == 0

@@ -164,8 +164,11 @@ def test_a_copied_state_branches():
     simulator = Simulator(Planted(longest=1_000), max_episode_steps=50)
     state, _ = simulator.reset(PARAMS, keys(5))
     state, _ = stepped(simulator, state, 3)
-    leaves, tree = jax.tree.flatten(jax.tree.map(jax.random.key_data, state.key))
-    saved = (np.asarray(leaves[0]), jax.tree.map(np.asarray, state.dynamics), np.asarray(state.steps))
+    saved = (
+        np.asarray(jax.random.key_data(state.key)),
+        jax.tree.map(np.asarray, state.dynamics),
+        np.asarray(state.steps),
+    )
     _, straight = stepped(simulator, state, 4)
     _, other = stepped(simulator, state, 4, action=2)
     restored = SimState(

@@ -45,8 +45,10 @@ def __dir__() -> list[str]:
 
 
 def _register() -> None:
-    from gymnasium.envs.registration import register, registry
-
+    try:
+        from gymnasium.envs.registration import register, registry
+    except ModuleNotFoundError:  # model and train step run on machines that have no gymnasium
+        return
     if "worldmodel/Sim-v0" not in registry:
         register(
             id="worldmodel/Sim-v0",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -18,11 +19,11 @@ import jax
 
 from worldmodel.agents.batch_env import Interface, RealBatch, SimulatedBatch
 from worldmodel.agents.behaviour import DEFAULT_BEHAVIOURS
-from worldmodel.agents.counting import StepLedger
+from worldmodel.agents.counting import StepLedger, every_step_counted
 from worldmodel.agents.evaluate import real_episodes
 from worldmodel.agents.policies import graded_panel
 from worldmodel.agents.ppo import PPOConfig, TrainingResult, save_policy, train_ppo
-from worldmodel.agents.record import record
+from worldmodel.agents.record import rebuild_env, record
 from worldmodel.codec import check_spec
 from worldmodel.corpus import Corpus, open_corpus, write_corpus
 from worldmodel.corpus.summary import summarise
@@ -31,20 +32,22 @@ from worldmodel.fidelity import PairedRollout, json_safe, mean_interval, paired_
 from worldmodel.fidelity.probe import SECTIONS
 from worldmodel.report import Evidence, verdict, write_hero, write_report
 from worldmodel.report.versions import versions
-from worldmodel.simulator import Simulator
+from worldmodel.simulator import DEFAULT_TIME_LIMIT, Simulator
 from worldmodel.training import TrainingConfig, WorldModel, train
+from worldmodel.trajectory import Spec
+
+AFTER_LOGS = "after_logs"
+"""The ledger's name for real steps between the logs and the evaluation."""
 
 DEPLOYMENT_SEED = 1_000_000
-"""Added to the run's seed: real episodes of the final evaluation start where no logged episode did."""
+"""Added to the run's seed: real episodes of the final evaluation start where no logged episode did. Runs of
+neighbouring seeds share most of these starts, as common random numbers."""
 
 PANEL_SEED = 2_000_000
 """The same for the panel of policies."""
 
 SHOWN_STEPS, SHOWN_FRAMES = 200, 100
 """How much of the first deployed episode the report shows."""
-
-DEFAULT_TIME_LIMIT = 1_000
-"""Steps after which an imagined episode is cut where the environment itself has no limit."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,19 +111,18 @@ def quickstart(
     """
     timer, ledger = Timer(), StepLedger()
     started = time.monotonic()
-    out.mkdir(parents=True, exist_ok=True)
     with timer("record"):
         corpus = _logs(config, out / "corpus", ledger, say)
-    with timer("train"):
-        say(f"training a world model on {corpus.transitions:,} logged transitions")
-        training = dataclasses.replace(config.training, seed=config.seed)
-        world = train(corpus.columns("train"), corpus.spec, out, training, report=training_report)
-    with timer("policy"):
-        say(f"training a policy inside it: {config.policy.total_steps:,} imagined steps, no real one")
-        before = ledger.total
-        simulated = train_in_simulation(world, config.policy, seed=config.seed)
-        real_steps_after_logs = ledger.total - before
-        save_policy(out / "policy.npz", simulated.policies[-1])
+    with _no_real_step(corpus.spec, ledger):
+        with timer("train"):
+            say(f"training a world model on {corpus.transitions:,} logged transitions")
+            training = dataclasses.replace(config.training, seed=config.seed)
+            world = train(corpus.columns("train"), corpus.spec, out, training, report=training_report)
+        with timer("policy"):
+            steps = config.policy.iterations * config.policy.iteration_steps
+            say(f"training a policy inside it: {steps:,} imagined steps, no real one")
+            simulated = train_in_simulation(world, config.policy, seed=config.seed)
+            save_policy(out / "policy.npz", simulated.policies[-1])
     with timer("comparison"):
         say("training the same learner in reality, for comparison")
         few = dataclasses.replace(
@@ -133,7 +135,7 @@ def quickstart(
     with timer("probe"):
         say("deploying the policies in reality and probing the world model")
         report, evidence = _measure(config, corpus, world, simulated, arms, ledger)
-    report["transfer"]["real_steps_after_logs"] = real_steps_after_logs
+    report["transfer"]["real_steps_after_logs"] = ledger.count(AFTER_LOGS)
     report["transfer"]["real_steps"] = ledger.to_json()
     report["timings"] = {**timer.seconds, "total": time.monotonic() - started}
     report["verdict"] = verdict(report)
@@ -141,6 +143,17 @@ def quickstart(
     write_report(out, report, evidence)
     write_hero(out / "picture.png", report, evidence)
     return report
+
+
+@contextlib.contextmanager
+def _no_real_step(spec: Spec, ledger: StepLedger) -> Iterator[None]:
+    """Counts, on `AFTER_LOGS`, every real step that the body takes: there should be none."""
+    env = rebuild_env(spec)
+    try:
+        with every_step_counted(env, ledger, AFTER_LOGS):
+            yield
+    finally:
+        env.close()
 
 
 def train_in_simulation(world: WorldModel, config: PPOConfig, *, seed: int) -> TrainingResult:
@@ -218,6 +231,7 @@ def _measure(
         seed=config.seed + PANEL_SEED,
         ledger=ledger,
     )
+    found = probed.to_json()
     summary = summarise(iter(corpus))
     report = {
         "env_id": config.env,
@@ -234,13 +248,14 @@ def _measure(
             ],
             "ends": summary["ends"],
         },
-        **{name: probed.to_json()[name] for name in SECTIONS},
+        **{name: found[name] for name in (*SECTIONS, "why")},
         "transfer": transfer,
         "training": _loss_curve(world.run / "metrics.jsonl"),
         "policy_training": {
             "steps": [int(step) for step in simulated.steps],
-            "sim_return": [float(value) for value in simulated.train_return],
-            "note": "Mean return of the imagined episodes that ended in each share of training, while exploring.",
+            "sim_return": [None if math.isnan(value) else float(value) for value in simulated.train_return],
+            "note": "Mean return of the imagined episodes that ended in each share of training, while exploring; "
+            "null where none ended.",
         },
     }
     return report, _evidence(world, paired_rollout(world, final, deployed[0], seed=config.seed))

@@ -15,6 +15,9 @@ from flax import struct
 
 from worldmodel._types import Array, Bool, Float, Key, PyTree
 
+DEFAULT_TIME_LIMIT = 1_000
+"""Steps after which an evaluated episode is cut, imagined or real, where the environment has no limit of its own."""
+
 
 @runtime_checkable
 class Dynamics(Protocol):

@@ -112,7 +112,7 @@ class Spec:
             observation_space=space_to_json(env.observation_space, "observation"),
             action_space=space_to_json(env.action_space, "action"),
             env_id=spec.id if spec else None,
-            env_kwargs=json.loads(json.dumps(_plain_kwargs(spec.kwargs))) if spec else {},
+            env_kwargs=_plain_kwargs(spec.kwargs) if spec else {},
             max_episode_steps=spec.max_episode_steps if spec else None,
         )
 
@@ -215,7 +215,15 @@ def suggest(name: str, known) -> str:
 
 
 def _plain_kwargs(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The JSON-able part of an environment's keyword arguments, without how it is drawn."""
-    return {
-        k: v for k, v in kwargs.items() if k != "render_mode" and isinstance(v, (str, int, float, bool, type(None)))
-    }
+    """An environment's keyword arguments as JSON, without how it is drawn; `ValueError` for one that is no JSON."""
+    plain = {}
+    for name, value in kwargs.items():
+        if name == "render_mode":
+            continue
+        try:
+            plain[name] = json.loads(json.dumps(value))
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"argument {name!r} of the environment is a {type(value).__name__}; a Spec keeps JSON only"
+            ) from None
+    return plain

@@ -132,7 +132,7 @@ def test_a_ladder_leads_from_random_to_the_policy():
     (policy,) = training_result(1).policies
     ladder = noise_ladder(policy)
     obs, keys = rows(40)
-    assert list(ladder)[0] == "100% random" and list(ladder)[-1] == "0% random" and len(ladder) == 8
+    assert next(iter(ladder)) == "100% random" and list(ladder)[-1] == "0% random" and len(ladder) == 8
     np.testing.assert_array_equal(ladder["0% random"](obs, keys), policy(obs, keys))
     np.testing.assert_array_equal(ladder["30% random"](obs, keys), noised(policy, 0.3, policy.interface)(obs, keys))
 

@@ -91,7 +91,8 @@ class Planted(StepDynamics):
     def advance(self, params, state, action, key, *, uncertainty=False):
         disturbance = jax.vmap(lambda k: jax.random.normal(k, (3,)))(key) * np.float32([1, 1, 0])
         obs = self.predict(params, state, action)[0][0] + params["noise"] * disturbance
-        return PlantedState(obs, state.obs), obs, obs[:, 0], self._end(params, obs), {}
+        end = self._end(params, obs)
+        return PlantedState(obs, state.obs), obs, obs[:, 0], end, {"end_probability": end.astype(jnp.float32)}
 
     def score(self, params, state, action, obs, reward, terminated):
         said = params["members"]["log_prob"]

@@ -11,7 +11,8 @@ from tests.fidelity.planted import END, LIMIT, SPEC, following, log, planted_wor
 from worldmodel.agents.counting import StepLedger
 from worldmodel.agents.evaluate import real_episodes
 from worldmodel.agents.policies import random_policy
-from worldmodel.fidelity.panel import DEFAULT_LIMIT, panel, simulated_returns
+from worldmodel.fidelity.panel import panel, simulated_returns
+from worldmodel.simulator import DEFAULT_TIME_LIMIT
 
 COLUMNS = log(20)
 CARTPOLE = dataclasses.replace(SPEC, env_id="CartPole-v1")
@@ -47,7 +48,7 @@ def test_returns_by_hand_every_member_ruling_its_share(policy, action: int):
 def test_without_a_time_limit_episodes_stop_all_the_same():
     spec = dataclasses.replace(SPEC, max_episode_steps=None)
     returns = simulated_returns(planted_world(COLUMNS, spec=spec), pull, episodes=2, seed=0)
-    np.testing.assert_allclose(returns, return_by_hand(0, 0.0, limit=DEFAULT_LIMIT), rtol=1e-3)
+    np.testing.assert_allclose(returns, return_by_hand(0, 0.0, limit=DEFAULT_TIME_LIMIT), rtol=1e-3)
 
 
 def test_the_seed_decides_and_differs():

@@ -62,7 +62,7 @@ def make_world(kind: str, *, batch: int = 8, steps: int = 3 * WINDOW + 13) -> Wo
     rng = np.random.default_rng(0)
     shape = (batch, steps + 1)
     if kind == "box":
-        obs = np.cumsum(rng.normal(size=(*shape, 3)) * [0.3, 10.0, 0.0], axis=1) + [-5.0, 1.0, 7.0]
+        obs = np.cumsum(rng.normal(size=(*shape, 3)) * [0.3, 10.0, 0.0], axis=1) + np.array([-5.0, 1.0, 7.0])
         obs[..., 1] = np.clip(obs[..., 1], -90, 90)
         obs, action = obs.astype(np.float32), rng.integers(2, 5, size=(batch, steps))
         spec = Spec(THREE, {"type": "Discrete", "n": 3, "start": 2})

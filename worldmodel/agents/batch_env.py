@@ -17,6 +17,7 @@ from jax.experimental import io_callback
 
 from worldmodel._types import Array, ArrayLike, Key, PyTree
 from worldmodel.agents.counting import CountSteps, StepLedger
+from worldmodel.agents.record import rebuild_env
 from worldmodel.codec import StepCodec
 from worldmodel.simulator import SimState, Simulator
 from worldmodel.trajectory import Spec, box_bounds
@@ -131,14 +132,10 @@ class RealBatch:
     def __init__(self, interface: Interface, num_envs: int, *, ledger: StepLedger, phase: str, seed: int):
         import gymnasium as gym
 
-        spec = interface.spec
-        env_id = spec.env_id
-        if env_id is None:
-            raise ValueError("these logs name no environment, so there is no real one to step")
         self.interface = interface
 
         def make() -> gym.Env:
-            return CountSteps(gym.make(env_id, **spec.env_kwargs), ledger, phase)
+            return CountSteps(rebuild_env(interface.spec), ledger, phase)
 
         self._envs = gym.vector.SyncVectorEnv([make] * num_envs, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP)
         self._seed = seed

@@ -11,8 +11,8 @@ import numpy as np
 from worldmodel._types import Array, PyTree
 from worldmodel.agents.counting import CountSteps, StepLedger
 from worldmodel.agents.policies import PureFunction, as_function
-from worldmodel.agents.record import MAX_STEPS, make_env
-from worldmodel.simulator import Policy
+from worldmodel.agents.record import rebuild_env
+from worldmodel.simulator import DEFAULT_TIME_LIMIT, Policy
 from worldmodel.trajectory import Spec, Trajectory
 
 
@@ -25,7 +25,7 @@ def real_episodes(
     ledger: StepLedger,
     phase: str = "evaluation",
     num_envs: int = 50,
-    max_steps: int = MAX_STEPS,
+    max_steps: int | None = None,
 ) -> list[Trajectory]:
     """Runs `episodes` real episodes to their end under a JAX policy; episode `i` is seeded `seed + i`.
 
@@ -41,17 +41,15 @@ def real_episodes(
       ledger: where every step is counted.
       phase: on which phase of the ledger.
       num_envs: how many run at once.
-      max_steps: steps after which an episode is cut (neither terminated nor truncated).
+      max_steps: steps after which an episode is cut (neither terminated nor truncated); None: the environment's own
+        limit, or `DEFAULT_TIME_LIMIT` where it has none.
 
     Raises:
       ValueError: logs of no known environment, an unknown id, fewer than one episode, an action outside its space.
     """
-    if spec.env_id is None:
-        raise ValueError("these logs name no environment, so there is no real one to evaluate in")
-    if min(episodes, num_envs, max_steps) < 1:
-        raise ValueError(
-            f"episodes, num_envs and max_steps must be at least 1, not {episodes}, {num_envs}, {max_steps}"
-        )
+    limit = max_steps or spec.max_episode_steps or DEFAULT_TIME_LIMIT
+    if min(episodes, num_envs, limit) < 1:
+        raise ValueError(f"episodes, num_envs and max_steps must be at least 1, not {episodes}, {num_envs}, {limit}")
     function, params = as_function(policy)
     params, root = jax.device_put(params), jax.random.key(seed)
     discrete = spec.action_space["type"] == "Discrete"
@@ -61,7 +59,7 @@ def real_episodes(
     try:
         for index in range(min(num_envs, episodes)):
             # The checker costs more than many an environment.
-            env = make_env(spec.env_id, {**spec.env_kwargs, "disable_env_checker": True})
+            env = rebuild_env(spec, disable_env_checker=True)
             slots.append(_Slot(CountSteps(env, ledger, phase), index, seed))
         waiting = iter(range(len(slots), episodes))
         batch = np.stack([slot.obs for slot in slots])
@@ -72,7 +70,7 @@ def real_episodes(
             for row, slot in enumerate(slots):
                 if slot.done:
                     continue
-                slot.advance(actions[row], max_steps)
+                slot.advance(actions[row], limit)
                 if slot.done:
                     finished[slot.index] = slot.trajectory(spec, seed, phase)
                     following = next(waiting, None)
@@ -102,13 +100,13 @@ class _Slot:
         self.index, self.step, self.done = index, 0, False
         self.terminated = self.truncated = False
         self.obs, _ = self.env.reset(seed=seed + index)
-        self._observations, self._actions, self._rewards = [self.obs], [], []
+        self._observations, self._actions, self._rewards = [np.array(self.obs)], [], []
 
     def advance(self, action: Any, max_steps: int) -> None:
+        self._actions.append(np.array(action))
         self.obs, reward, terminated, truncated, _ = self.env.step(action)
         self.step += 1
-        self._observations.append(self.obs)
-        self._actions.append(action)
+        self._observations.append(np.array(self.obs))
         self._rewards.append(reward)
         # A step can be both; what the task said outweighs the clock.
         self.terminated, self.truncated = bool(terminated), bool(truncated and not terminated)

@@ -44,6 +44,11 @@ class PPOConfig:
         """Environment steps between two updates."""
         return self.num_envs * self.num_steps
 
+    @property
+    def iterations(self) -> int:
+        """Updates in all: enough for `total_steps`, which are rounded up to whole iterations."""
+        return max(1, -(-self.total_steps // self.iteration_steps))
+
 
 @dataclasses.dataclass(frozen=True)
 class LearnedPolicy:
@@ -66,9 +71,10 @@ class LearnedPolicy:
 
 @dataclasses.dataclass(frozen=True)
 class TrainingResult:
-    """The policy at each of `config.evaluations` equal shares of training, the last one last.
+    """The policy after each of `config.evaluations` shares of training, the last one last.
 
-    steps: int `[E]`; train_return: float `[E]`, mean return of the episodes that ended within each share.
+    steps: int `[E]`, environment steps taken; train_return: float `[E]`, mean return of the episodes that ended within
+    each share, NaN where none did.
     """
 
     policies: tuple[LearnedPolicy, ...]
@@ -78,31 +84,25 @@ class TrainingResult:
 
 def train_ppo(env: BatchEnv, config: PPOConfig, *, params: PyTree, key: Key[Array, ""]) -> TrainingResult:
     """Trains in `env` (simulated: `params` of its dynamics; real: None)."""
-    shares = max(1, config.evaluations)
-    iterations = max(shares, -(-config.total_steps // config.iteration_steps))
-    per_share = -(-iterations // shares)
+    marks = np.unique(np.linspace(0, config.iterations, config.evaluations + 1).round().astype(int))
 
-    def share(state):
-        def one(state, _):
-            return learner.train_iteration(state), None
-
-        state = state.replace(episode=jax.tree.map(jnp.zeros_like, state.episode))
-        state, _ = jax.lax.scan(one, state, None, per_share)
-        return state
+    def share(state, iterations):
+        none = jnp.zeros((), jnp.float32)
+        state = state.replace(episode=state.episode.replace(total=none, ended=none))
+        return jax.lax.fori_loop(0, iterations, lambda _, state: learner.train_iteration(state), state)
 
     with jax.numpy_dtype_promotion("standard"):  # rejax mixes types
         learner = _make_learner(env, config, params)
         run = jax.jit(share, donate_argnums=0)
         state = jax.jit(learner.init_state)(key)
-        policies, steps, returns = [], [], []
-        for i in range(shares):
-            state = run(state)
+        policies, returns = [], []
+        for iterations in np.diff(marks):
+            state = run(state, int(iterations))
             actor = jax.tree.map(np.asarray, state.actor_ts.params)
             policies.append(LearnedPolicy(env.interface, learner.actor, actor))
-            steps.append((i + 1) * per_share * config.iteration_steps)
             ended = float(state.episode.ended)
             returns.append(float(state.episode.total) / ended if ended else float("nan"))
-    return TrainingResult(tuple(policies), np.array(steps), np.array(returns))
+    return TrainingResult(tuple(policies), marks[1:] * config.iteration_steps, np.array(returns))
 
 
 def make_actor(interface: Interface) -> Any:
@@ -117,8 +117,7 @@ def _make_learner(env: BatchEnv, config: PPOConfig, params: PyTree) -> Any:
 
     from worldmodel.agents.rejax_ppo import BatchPPO, RejaxEnv
 
-    iterations = -(-config.total_steps // config.iteration_steps)
-    updates = iterations * config.num_epochs * config.num_minibatches
+    updates = config.iterations * config.num_epochs * config.num_minibatches
     return BatchPPO.create(
         env=RejaxEnv(env),
         env_params=params,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -30,6 +31,14 @@ def make_env(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> gymnas
         raise ValueError(f"environment {env_id!r} is not registered with Gymnasium{near}") from None
     except (gymnasium.error.Error, TypeError, ImportError) as error:
         raise ValueError(f"environment {env_id!r} cannot be made: {' '.join(str(error).split())}") from error
+
+
+def rebuild_env(spec: Spec, **kwargs: Any) -> gymnasium.Env:
+    """The environment that `spec` was read from, with its arguments and its time limit; `ValueError` as `make_env`."""
+    if spec.env_id is None:
+        raise ValueError("these logs name no environment, so there is no real one to step")
+    limit = {} if spec.max_episode_steps is None else {"max_episode_steps": spec.max_episode_steps}
+    return make_env(spec.env_id, {**spec.env_kwargs, **limit, **kwargs})
 
 
 def _by_version(env_id: str) -> tuple[str, int]:
@@ -76,7 +85,8 @@ def record(
         raise ValueError(f"max_steps is {max_steps}; at least 1 is needed")
     env = make_env(env_id, env_kwargs)
     try:
-        spec = Spec.from_gymnasium(env)
+        # The id as it was given: with "module:" in front, another process finds it, too.
+        spec = dataclasses.replace(Spec.from_gymnasium(env), env_id=env_id)
         mixture[0].begin(spec, Past(spec), np.random.default_rng(0))  # refuses action spaces early
     except ValueError as error:
         env.close()
@@ -123,13 +133,14 @@ def run_episode(
 ) -> Trajectory:
     """One real episode under `policy`, of at most `max_steps` steps."""
     obs, _ = env.reset(seed=seed)
-    observations, actions, rewards = [obs], [], []
+    # Copies: an environment may hand out one buffer again and again.
+    observations, actions, rewards = [np.array(obs)], [], []
     terminated = truncated = False
     while not (terminated or truncated) and len(actions) < max_steps:
         action = policy.act(obs)
+        actions.append(np.array(action))
         obs, reward, terminated, truncated, _ = env.step(action)
-        observations.append(obs)
-        actions.append(action)
+        observations.append(np.array(obs))
         rewards.append(reward)
     observed, acted = np.array(observations), np.array(actions)
     return Trajectory(

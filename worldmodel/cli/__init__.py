@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _dispatch(words)
     except KeyboardInterrupt:
-        return _fail("interrupted; the same command resumes", 130)
+        return _fail("interrupted", 130)
     except FloatingPointError as error:
         if debug:
             raise

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from worldmodel.agents.counting import CountSteps, StepLedger
-from worldmodel.agents.record import make_env
+from worldmodel.agents.record import rebuild_env
 from worldmodel.envs.rendering import STATE_OF
 from worldmodel.fidelity.replay import Replay
 from worldmodel.trajectory import Spec
@@ -41,8 +41,7 @@ def noise_reference(
         return None, why
     if not np.isfinite(noise).all():
         return None, "the model's one-step error is not finite"
-    kwargs: Mapping = {**spec.env_kwargs, "disable_env_checker": True}
-    env = CountSteps(make_env(str(spec.env_id), kwargs).unwrapped, ledger, PHASE)
+    env = CountSteps(rebuild_env(spec, disable_env_checker=True).unwrapped, ledger, PHASE)
     rng = np.random.default_rng(seed)
     steps, starts = after.action.shape[:2]
     try:

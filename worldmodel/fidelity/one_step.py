@@ -152,8 +152,8 @@ def termination_scores(
     """Scores of predicted ends: `probability` `[N]` of ending at each transition, `truth` `[N]` bool.
 
     Returns estimates `precision, recall, f1` (an end is predicted at `probability >= threshold`), `brier`,
-    `false_end_rate{sampled, thresholded}` per non-terminal step (sampled: what a simulator that draws ends suffers, the
-    mean probability), `threshold` and `counts`. Precision, recall and F1 are null where there are no true ends. Rates
+    `false_end_rate{sampled, thresholded}` per non-terminal step (sampled: the mean
+    probability), `threshold` and `counts`. Precision, recall and F1 are null where there are no true ends. Rates
     that count events have the hull of the bootstrap over episodes and Clopper-Pearson's interval, because a bootstrap
     that holds no event has no width.
     """

@@ -17,24 +17,22 @@ from worldmodel.agents.policies import PureFunction, as_function
 from worldmodel.fidelity.estimates import mean_interval
 from worldmodel.fidelity.ranking import rank_panel
 from worldmodel.fidelity.replay import single_members
-from worldmodel.simulator import Policy, Simulator
+from worldmodel.simulator import DEFAULT_TIME_LIMIT, Policy, Simulator
 from worldmodel.training.checkpoint import WorldModel
 from worldmodel.trajectory import Spec, Trajectory
-
-DEFAULT_LIMIT = 1000
-"""Steps of a simulated episode where the environment has no time limit."""
 
 
 def simulated_returns(world: WorldModel, policy: Policy, *, episodes: int, seed: int) -> np.ndarray:
     """Undiscounted returns float64 `[n]` of simulated episodes under a policy.
 
     Every member of the ensemble rules the same number of them: `n` is `episodes` rounded up to a multiple of the
-    members. Episodes end where the model ends them, at the environment's time limit, or after `DEFAULT_LIMIT` steps.
+    members. Episodes end where the model ends them, at the environment's time limit, or after `DEFAULT_TIME_LIMIT`
+    steps.
     """
     if episodes < 1:
         raise ValueError(f"episodes is {episodes}; at least 1 is needed")
     dynamics, members = single_members(world)
-    simulator = Simulator(dynamics, world.spec.max_episode_steps or DEFAULT_LIMIT)
+    simulator = Simulator(dynamics, world.spec.max_episode_steps or DEFAULT_TIME_LIMIT)
     function, params = as_function(policy)
     keys = jax.random.split(jax.random.key(seed), (len(members), -(-episodes // len(members))))
     returns = [_returns(simulator, function, own, params, key) for own, key in zip(members, keys, strict=True)]

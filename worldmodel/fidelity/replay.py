@@ -91,13 +91,15 @@ class Forced(NamedTuple):
     """What every member said of each transition with everything before it real; `[T, M, E, ...]`.
 
     prediction float32 `[T, M, E, D]`: central prediction of the observation; reward and end `[T, M, E]`: reward given
-    it, and P(end) given both; log_prob `[T, M, E]`: nats of the true observation; below, equal int32 `[T, M, E, D]`:
-    how many of `SAMPLES` sampled observations lie below the truth, and on it.
+    it, and P(end) given both; sampled_end `[T, M, E]`: P(end) given a sampled observation and reward, averaged over
+    `SAMPLES`, which is what an imagined episode is exposed to; log_prob `[T, M, E]`: nats of the true observation;
+    below, equal int32 `[T, M, E, D]`: how many of `SAMPLES` sampled observations lie below the truth, and on it.
     """
 
     prediction: Any
     reward: Any
     end: Any
+    sampled_end: Any
     log_prob: Any
     below: Any
     equal: Any
@@ -124,12 +126,14 @@ def _teacher_forced(dynamics: StepDynamics, params: PyTree, key: Array, first: A
     def body(state, x):
         (obs, action, reward, terminated), key = x
         central, central_reward, end = dynamics.predict(params, state, action)
-        draw = jax.vmap(lambda k: dynamics.advance(params, state, action, k)[1])
-        samples, truth = _flat(dynamics, draw(jax.random.split(key, (SAMPLES, rows)))), _flat(dynamics, obs)
+        draw = jax.vmap(lambda k: dynamics.advance(params, state, action, k))
+        _, drawn, _, _, info = draw(jax.random.split(key, (SAMPLES, rows)))
+        samples, truth = _flat(dynamics, drawn), _flat(dynamics, obs)
         out = Forced(
             prediction=_flat(dynamics, central),
             reward=central_reward,
             end=end,
+            sampled_end=jnp.mean(info["end_probability"], axis=0)[None],
             log_prob=dynamics.score(params, state, action, obs, reward, terminated)[..., 0],
             below=jnp.sum((samples < truth).astype(jnp.int32), axis=0)[None],
             equal=jnp.sum((samples == truth).astype(jnp.int32), axis=0)[None],

@@ -56,7 +56,8 @@ def one_step(
       the central 90% of a member's prediction, averaged over members, because one member rules an imagined episode;
       `reward_mae`, `reward_scale` (standard deviation in the training logs, 0 if constant); `termination`: as
       `termination_scores` of the members' average P(end) given their own central prediction, where `false_end_rate` is
-      that of sampled ends and `false_end_rate_thresholded` that of ends above .5; `episodes`, `transitions`.
+      the mean P(end) of good steps given *sampled* observations, which is what a simulated episode is exposed to, and
+      `false_end_rate_thresholded` the share of good steps whose central P(end) is above .5; `episodes`, `transitions`.
       Discrete observations: `accuracy`, nats per observation, and nulls beside `why` for what needs a distance.
     """
     episodes, sample = _pick_episodes(columns, seed, max_episodes, max_steps)
@@ -73,8 +74,10 @@ def one_step(
         reward = reward_mae(forced.reward.mean(axis=1)[real], replay.reward[real], ids, seed)
     else:
         reward = Estimate(None, None, None, 0, "the logs have no rewards")
-    ends = termination_scores(np.clip(forced.end.mean(axis=1)[real], 0.0, 1.0), replay.terminated[real], 0.5, ids, seed)
+    central, sampled = (np.clip(end.mean(axis=1)[real], 0.0, 1.0) for end in (forced.end, forced.sampled_end))
+    ends = termination_scores(central, replay.terminated[real], 0.5, ids, seed)
     rates = ends.pop("false_end_rate")
+    rates["sampled"] = termination_scores(sampled, replay.terminated[real], 0.5, ids, seed)["false_end_rate"]["sampled"]
     out |= {
         "reward_mae": reward.to_json(),
         "reward_scale": 0.0 if codec.reward.constant else float(codec.reward.scale),

@@ -66,7 +66,8 @@ def _figures(report: Mapping[str, Any], evidence: Evidence) -> Iterator[tuple[st
     yield (
         "transfer",
         "What the policy earns",
-        "Mean return with its 95% interval. The policy trained in the simulator saw no real step after the logs."
+        "Mean return over evaluation episodes with its 95% interval; one training run each, so that the luck of "
+        "training is not in it."
         if get(report, "transfer.real_steps_after_logs") == 0
         else "Mean return with its 95% interval.",
         returns.transfer_figure(report),

@@ -149,9 +149,9 @@ def _transfer(report: Mapping[str, Any]) -> Finding:
     same = read(values.get("real_trained_same_budget_return"))
     printed = text_estimate(values.get("real_trained_same_budget_return"))
     if same is not None and real.hi < same.lo:
-        line += f"; the same learner on as many real steps as the logs held does better: {printed}"
+        line += f"; the same learner on as many real steps as the logs held does better: {printed} (one run each)"
     elif same is not None and real.lo > same.hi:
-        line += f" and {printed} for the same learner on as many real steps"
+        line += f" and {printed} for the same learner on as many real steps (one run each)"
     steps = centre(values.get("real_steps_after_logs"))
     if steps:
         line += f" (after {text(steps)} further real steps: not from logs alone)"

@@ -91,10 +91,13 @@ def read_config(run: Path) -> dict[str, Any]:
 
 def model_from_config(config: Mapping[str, Any]) -> tuple[Spec, StepDynamics]:
     """The inverse of `describe`, without parameters."""
-    model = dict(config["model"])
-    model["trunk"] = TrunkConfig(**model["trunk"])
-    dynamics = StepDynamics(StepConfig(**model), StepCodec.from_json(config["codec"]))
-    return Spec.from_json(config["spec"]), dynamics
+    try:
+        model = dict(config["model"])
+        model["trunk"] = TrunkConfig(**model["trunk"])
+        dynamics = StepDynamics(StepConfig(**model), StepCodec.from_json(config["codec"]))
+        return Spec.from_json(config["spec"]), dynamics
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"config.json of the run is damaged: {type(error).__name__} {error}") from error
 
 
 class Checkpoints:

@@ -49,10 +49,12 @@ def train(
       report: sees progress.
 
     Raises:
-      ValueError: the folder was made with another configuration or from other logs (the difference is named), or
-        another process trains in it.
+      ValueError: an episode has no rewards, the folder was made with another configuration or from other logs (the
+        difference is named), or another process trains in it.
       FloatingPointError: the loss is no longer finite; the last checkpoint stays.
     """
+    if not columns.has_rewards:
+        raise ValueError("an episode of these logs has no rewards; training needs them in every episode")
     config = config or TrainingConfig()
     run = Path(run)
     run.mkdir(parents=True, exist_ok=True)
@@ -149,7 +151,7 @@ def _drop_after(path: Path, step: int) -> None:
 def _fingerprint(columns: Columns) -> dict[str, Any]:
     """Counts and a hash of the logs' arrays, so that a run never resumes on other data."""
     digest = hashlib.sha256()
-    for array in (columns.observations, columns.actions, columns.rewards, columns.lengths):
+    for array in (columns.observations, columns.actions, columns.rewards, columns.lengths, columns.terminated):
         digest.update(np.ascontiguousarray(array).tobytes())
     return {"transitions": len(columns), "episodes": columns.episodes, "sha256": digest.hexdigest()[:16]}
 
