@@ -12,6 +12,7 @@ from worldmodel.agents.counting import CountSteps, StepLedger
 from worldmodel.agents.record import make_env, record
 from worldmodel.cli import data
 from worldmodel.corpus import open_corpus
+from worldmodel.corpus.summary import estimate
 from worldmodel.sources import Source, read
 from worldmodel.trajectory import Spec
 
@@ -245,16 +246,16 @@ def test_a_refused_environment_leaves_no_folder(tmp_path):
 
 
 def test_estimates_say_why_they_are_missing():
-    assert data.estimate([float("nan")]) == {
+    assert estimate([float("nan")]) == {
         "mean": None,
         "lo": None,
         "hi": None,
         "n": 0,
         "why": "the log has no rewards",
     }
-    assert data.estimate([2.0])["why"] == "an interval needs two episodes"
+    assert estimate([2.0])["why"] == "an interval needs two episodes"
     # Student's t with 2 degrees of freedom: 4.302653 * 1 / sqrt(3).
-    three = data.estimate([1.0, 2.0, 3.0])
+    three = estimate([1.0, 2.0, 3.0])
     assert (three["mean"], three["n"]) == (2.0, 3)
     assert three["hi"] - three["mean"] == pytest.approx(2.484138, abs=1e-5)
 

@@ -211,10 +211,13 @@ def test_ends_put_knots_on_both_sides_of_the_threshold():
     ends = after[:, 0] > 1.0
     without = np.array(fit(box((1,)), before, after).observation.knots[0])
     knots = np.array(fit(box((1,)), before, after, terminated=ends).observation.knots[0])
-    assert len(knots) == 3 * QUANTILES
+    assert len(knots) == 3 * QUANTILES + 4
+    # The gap between what was survived and the nearest end beyond is marked, however few ends there are.
+    np.testing.assert_allclose(knots[np.searchsorted(knots, after[~ends].max() - 1e-4)], after[~ends].max(), atol=1e-4)
+    np.testing.assert_allclose(knots[np.searchsorted(knots, after[ends].min() - 1e-5)], after[ends].min(), atol=1e-4)
     assert ((knots > 0.9) & (knots <= 1.0)).sum() >= QUANTILES / 2
     assert ((knots > 1.0) & (knots <= 1.1)).sum() >= QUANTILES / 2
-    assert len(knots) - len(without) == 2 * QUANTILES
+    assert len(knots) - len(without) == 2 * QUANTILES + 4
 
 
 def test_constant_reward_is_exact():

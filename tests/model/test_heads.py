@@ -125,7 +125,7 @@ class Compiled:
         self.log_prob = jax.jit(lambda h, y: chain.log_prob(h, y, CHAIN_BINS))
         self.scale = jax.jit(lambda h, y: chain.scale(h, y, CHAIN_BINS))
         self.sample = jax.jit(lambda h, uniforms: chain.sample(h, uniforms, CHAIN_BINS))
-        self.mean = jax.jit(chain.mean)
+        self.central = jax.jit(chain.central)
 
     @staticmethod
     def build():

@@ -94,7 +94,7 @@ class Interface:
         if not (np.isfinite(low).all() and np.isfinite(high).all()):
             raise ValueError("the action space is a Box without bounds; a policy learner needs finite low and high")
         share = (jnp.clip(action.reshape(-1, *low.shape), -1.0, 1.0) + 1.0) / 2.0
-        value = low + (high - low) * share
+        value = jnp.asarray(low + (high - low) * share)
         dtype = jax.dtypes.canonicalize_dtype(space["dtype"])
         return value.astype(dtype) if jnp.issubdtype(dtype, jnp.floating) else jnp.round(value).astype(dtype)
 

@@ -6,7 +6,11 @@ The names below load on first use, so that importing this package stays light.
 import importlib
 import sys
 import types
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from worldmodel.fidelity.panel import panel
+    from worldmodel.fidelity.probe import probe
 
 _HOME = {
     "Curve": "estimates",

@@ -205,11 +205,13 @@ def policy_training_figure(report: Mapping[str, Any]) -> Figure | None:
 
 
 def _curve(report: Mapping[str, Any], *paths: str) -> tuple[np.ndarray, np.ndarray] | None:
-    """`(steps, values)` of the first path that holds a curve; its `steps` stand beside it."""
+    """`(steps, values)` of the first path that holds a curve, without nulls; its `steps` stand beside it."""
     for path in paths:
         values, steps = get(report, path), get(report, path.rpartition(".")[0] + ".steps")
         if isinstance(values, list | tuple) and steps and len(values) == len(steps):
-            return np.asarray(steps, float), np.asarray(series(values))
+            known = np.isfinite(series(values))
+            if known.any():
+                return np.asarray(steps, float)[known], np.asarray(series(values))[known]
     return None
 
 
