@@ -131,3 +131,11 @@ def test_a_null_is_printed_with_its_reason():
 def test_what_json_cannot_hold_is_named(value, message):
     with pytest.raises(ValueError, match=message):
         strict_json(_with(cartpole_report(), "one_step.nrmse", value))
+
+
+def test_ends_that_chance_decides_are_no_fault_unless_there_are_too_many():
+    report = cartpole_report()
+    report["one_step"]["termination"] |= {"false_end_rate": 0.09, "simulated_rate": 0.1005, "logged_rate": 0.1}
+    assert next(f for f in findings(report) if f.topic == "ends").grade == "yes"
+    report["one_step"]["termination"]["simulated_rate"] = 0.11
+    assert next(f for f in findings(report) if f.topic == "ends").grade == "care"

@@ -57,7 +57,9 @@ def one_step(
       `reward_mae`, `reward_scale` (standard deviation in the training logs, 0 if constant); `termination`: as
       `termination_scores` of the members' average P(end) given their own central prediction, where `false_end_rate` is
       the mean P(end) of good steps given *sampled* observations, which is what a simulated episode is exposed to, and
-      `false_end_rate_thresholded` the share of good steps whose central P(end) is above .5; `episodes`, `transitions`.
+      `false_end_rate_thresholded` the share of good steps whose central P(end) is above .5; `simulated_rate` beside
+      `logged_rate` are ends per step of any kind: where chance decides, a sampled end is no fault by itself;
+      `episodes`, `transitions`.
       Discrete observations: `accuracy`, nats per observation, and nulls beside `why` for what needs a distance.
     """
     episodes, sample = _pick_episodes(columns, seed, max_episodes, max_steps)
@@ -77,6 +79,8 @@ def one_step(
     central, sampled = (np.clip(end.mean(axis=1)[real], 0.0, 1.0) for end in (forced.end, forced.sampled_end))
     ends = termination_scores(central, replay.terminated[real], 0.5, ids, seed)
     rates = ends.pop("false_end_rate")
+    ends["simulated_rate"] = cluster_mean_interval(sampled, ids, seed).to_json()
+    ends["logged_rate"] = float(replay.terminated[real].mean())
     rates["sampled"] = termination_scores(sampled, replay.terminated[real], 0.5, ids, seed)["false_end_rate"]["sampled"]
     out |= {
         "reward_mae": reward.to_json(),

@@ -192,7 +192,10 @@ def _ends(report: Mapping[str, Any]) -> Finding | None:
     if false is None and recall is None:
         # Logs without a single true end leave nothing to measure, and nothing to say.
         return None
-    if false is not None and false >= 1e-3:
+    simulated, logged = centre(ends.get("simulated_rate")), centre(ends.get("logged_rate"))
+    # Where chance decides, a sampled end after a good step is no fault: then only too many of them are.
+    excess = false if simulated is None or logged is None else simulated - logged
+    if false is not None and false >= 1e-3 and excess is not None and excess >= 1e-3:
         return Finding("ends", "care", f"it ends good episodes ({text(false)} a step)")
     if recall is not None and recall < 0.9:
         return Finding("ends", "care", f"it misses ends of episodes (recall {_short(recall)})")
