@@ -87,23 +87,24 @@ def test_observing_a_history_equals_the_sequence_though_rows_reset_at_different_
             t, before, action, after, reward, terminated = now
             fresh, _ = dynamics.start_at(world.params, keys(1), before)
             state = dynamics.replace_rows(t == resets, fresh, state)
+            h, _ = dynamics._trunk(world.params, state, action)
             nats = dynamics.score(world.params, state, action, after, reward, terminated)
             predicted = dynamics.predict(world.params, state, action)
-            return dynamics.observe(world.params, state, action, after, reward, terminated), (nats, predicted)
+            return dynamics.observe(world.params, state, action, after, reward, terminated), (h, nats, predicted)
 
         start, _ = dynamics.start_at(world.params, keys(2), obs[0])
         steps = jnp.arange(len(action))
         return jax.lax.scan(body, start, (steps, obs[:-1], action, obs[1:], reward, terminated))[1]
 
     logs = (world.obs, world.action, world.reward, world.terminated)
-    nats, predicted = cached(*(jnp.swapaxes(x, 0, 1) for x in logs))
+    hidden, nats, predicted = cached(*(jnp.swapaxes(x, 0, 1) for x in logs))
 
     @jax.jit
     def full(params, before, action, after, reward, terminated):
         model = step_model(world.config, world.codec, params)
         first = jnp.full((ROWS, 1), world.codec.reward.mean, jnp.float32)
         h = model.sequence(model.inputs(before, action, jnp.concatenate([first, reward[:, :-1]], axis=1)))
-        return model.log_prob(h, before, after, reward, terminated.astype(jnp.float32)), model.mean(h, before)
+        return h, model.log_prob(h, before, after, reward, terminated.astype(jnp.float32)), model.mean(h, before)
 
     rows, times = np.arange(ROWS)[:, None], resets[:, None] + np.arange(length)
     pieces = (
@@ -115,13 +116,14 @@ def test_observing_a_history_equals_the_sequence_though_rows_reset_at_different_
     )
     for m in range(world.config.members):
         own = jax.tree.map(lambda leaf, m=m: leaf[m], world.params["members"])
-        want_nats, want_mean = full(own, *pieces)
-        got_nats = np.asarray(nats)[times, m, rows]
+        want, want_nats, want_mean = full(own, *pieces)
+        got = np.asarray(hidden)[times, m, rows]
         for age in (1, WINDOW - 1, WINDOW, WINDOW + 1, 3 * WINDOW):
-            assert_close(got_nats[:, age - 1], want_nats[:, age - 1], context=f"member {m}, step {age}")
-        assert_close(got_nats, want_nats)
-        got_mean = jax.tree.map(lambda x, m=m: np.asarray(x)[times, m, rows], predicted)
-        assert_close(got_mean, want_mean)
+            assert_close(got[:, age - 1], want[:, age - 1], context=f"member {m}, step {age}")
+        assert_close(got, want)
+        assert_close(jax.tree.map(lambda x, m=m: np.asarray(x)[times, m, rows], predicted), want_mean)
+        # A narrow mixture magnifies the last bits of what it is given.
+        assert_close(np.asarray(nats)[times, m, rows], want_nats, 1e-3)
 
 
 def test_score_of_what_advance_sampled_is_its_log_prob(world, default, state, action):
@@ -194,8 +196,8 @@ def test_a_key_gives_the_same_bits(world, default, state, action):
 def test_compiled_equals_not_compiled(world, default, state, action):
     after, *step, info = default.advance(world.params, state, action, keys(50))
     eager_after, *eager_step, eager_info = default.dynamics.advance(world.params, state, action, keys(50))
-    assert_close((after, step), (eager_after, eager_step), 1e-6)
-    assert_close({name: info[name] for name in eager_info}, eager_info, 1e-6)
+    assert_close((after, step), (eager_after, eager_step), 1e-5)
+    assert_close({name: info[name] for name in eager_info}, eager_info, 1e-5)
 
 
 @in_one_world
