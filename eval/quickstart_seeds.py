@@ -9,6 +9,7 @@ Expected:  eval/results/quickstart_seeds.jsonl, summed up in eval/README.md.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import queue
@@ -67,7 +68,7 @@ def measure(env: str, seed: int, core: int) -> dict:
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "worldmodel.cli", "quickstart", "--json"]
         command += ["--env", env, "--seed", str(seed), "--out", f"{folder}/run"]
-        pin = lambda: os.sched_setaffinity(0, {core})  # noqa: E731
+        pin = functools.partial(os.sched_setaffinity, 0, {core})
         result = subprocess.run(command, stdout=subprocess.PIPE, check=True, preexec_fn=pin)
     report = json.loads(result.stdout)
     transfer, one_step, rollout = report["transfer"], report["one_step"], report["rollout"]

@@ -19,7 +19,7 @@ from worldmodel.agents.counting import StepLedger
 from worldmodel.agents.policies import PureFunction, as_function
 from worldmodel.codec.spaces import BIN_FRACTION, BoxCodec, DiscreteCodec
 from worldmodel.corpus.columns import Columns
-from worldmodel.fidelity.estimates import Estimate, cluster_mean_interval, median_curve
+from worldmodel.fidelity.estimates import Estimate, cluster_mean_interval, cluster_ratio_interval, median_curve
 from worldmodel.fidelity.horizon import divergence_horizon, median_horizon_interval, rmst_interval
 from worldmodel.fidelity.noise_reference import PHASE, noise_reference
 from worldmodel.fidelity.one_step import nrmse, persistence_nrmse, reward_mae, termination_scores
@@ -81,11 +81,13 @@ def one_step(
     rates = ends.pop("false_end_rate")
     ends["simulated_rate"] = cluster_mean_interval(sampled, ids, seed).to_json()
     ends["logged_rate"] = float(replay.terminated[real].mean())
-    rates["sampled"] = termination_scores(sampled, replay.terminated[real], 0.5, ids, seed)["false_end_rate"]["sampled"]
+    goes_on = ~replay.terminated[real].astype(bool)
+    all_end = "every transition is a true end"
+    false_ends = cluster_ratio_interval(sampled * goes_on, goes_on, ids, seed, why=all_end).to_json()
     out |= {
         "reward_mae": reward.to_json(),
         "reward_scale": 0.0 if codec.reward.constant else float(codec.reward.scale),
-        "termination": {**ends, "false_end_rate": rates["sampled"], "false_end_rate_thresholded": rates["thresholded"]},
+        "termination": {**ends, "false_end_rate": false_ends, "false_end_rate_thresholded": rates["thresholded"]},
         "episodes": len(episodes),
         "transitions": int(real.sum()),
     }
