@@ -209,7 +209,8 @@ def _measure(
     ledger: StepLedger,
 ) -> tuple[dict[str, Any], Evidence]:
     """Every number of the report, and the pair of rollouts that it shows."""
-    final = simulated.policies[-1]
+    policies = graded_panel(simulated)
+    final = policies["final"]  # the panel's form of it, so that it compiles once for all that follows
     deploy = {"episodes": config.deployment_episodes, "seed": config.seed + DEPLOYMENT_SEED, "ledger": ledger}
     deployed = real_episodes(world.spec, final, **deploy)
     transfer = {
@@ -224,7 +225,7 @@ def _measure(
         transfer[name] = mean_interval([episode.total_reward for episode in episodes]).to_json()
     probed = probe(
         world,
-        policies=graded_panel(simulated),
+        policies=policies,
         corpus=corpus,
         sim_episodes=config.simulated_episodes,
         episodes=config.panel_episodes,

@@ -1,6 +1,6 @@
 """Weak, generic behaviours that fill the first logs, each with the true probability of what it did.
 
-They know nothing of the task: only the spaces, and what was recorded before. Written as text: `random`; `sticky:P`
+They use the spaces and what was recorded before (returns and ends, too). Written as text: `random`; `sticky:P`
 (stays near its previous action with probability P); `linear:EPS` (a linear rule drawn anew each episode, uniform with
 probability EPS); `search:EPS` (the same, but bred from earlier rules, by the novelty of where they ended and by their
 return: an early learner, whose faults reach states that no blind rule reaches).
