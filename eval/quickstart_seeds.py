@@ -2,7 +2,8 @@
 
 Command:   python eval/quickstart_seeds.py --env CartPole-v1 --seeds 0 1 2 3 4 100 101 102 103 104
 Hardware:  2 CPU cores (two seeds side by side, one core each).
-Time:      about 4 minutes a seed and core. Finished cells are skipped: stop and start it as you like.
+Time:      about 4 minutes a seed and core. Finished cells are skipped, whatever revision they are of: delete a line to
+           measure its cell anew.
 Expected:  eval/results/quickstart_seeds.jsonl, summed up in eval/README.md.
 """
 
@@ -77,6 +78,7 @@ def measure(env: str, seed: int, core: int) -> dict:
     return {
         "env": env,
         "seed": seed,
+        "commit": commit(),
         "transitions": report["corpus"]["transitions"],
         "behaviour": transfer["behaviour_return"]["mean"],
         "best_behaviour": max(b["return_mean"]["mean"] for b in report["corpus"]["behaviours"]),
@@ -95,6 +97,12 @@ def measure(env: str, seed: int, core: int) -> dict:
         "spearman": report["ranking"]["spearman"]["mean"],
         "seconds": report["timings"]["total"],
     }
+
+
+def commit() -> str:
+    """The revision that is measured; `+` marks uncommitted changes."""
+    command = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
+    return subprocess.run(command, cwd=RESULTS.parent, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def summarise(env: str, seeds: list[int]) -> None:

@@ -29,7 +29,7 @@ from worldmodel.corpus import Corpus, open_corpus, write_corpus
 from worldmodel.corpus.summary import summarise
 from worldmodel.envs.rendering import frames
 from worldmodel.fidelity import PairedRollout, json_safe, mean_interval, paired_rollout, probe, simulated_returns
-from worldmodel.fidelity.probe import SECTIONS
+from worldmodel.fidelity.probing import SECTIONS
 from worldmodel.report import Evidence, verdict, write_hero, write_report
 from worldmodel.report.versions import versions
 from worldmodel.simulator import DEFAULT_TIME_LIMIT, Simulator

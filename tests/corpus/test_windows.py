@@ -58,7 +58,8 @@ def test_an_epoch_holds_every_transition_once_and_windows_stay_inside(lengths, l
         np.testing.assert_array_equal(window["observations"][: real + 1, 1], first + np.arange(real + 1))
         np.testing.assert_array_equal(window["actions"][:real], 1000 * episode + first + np.arange(real))
         np.testing.assert_array_equal(window["rewards"][:real], window["actions"][:real] + np.float32(0.5))
-        assert window["first"] == (first == 0)
+        before = np.float32(1000 * episode + first - 0.5) if first else np.float32(np.nan)
+        np.testing.assert_array_equal(window["last_reward"], before)
         ends_here = (first + np.arange(length) == lengths[episode] - 1) & (np.arange(length) < real)
         np.testing.assert_array_equal(window["terminated"], ends_here & (episode % 2 == 0))
         # Padding repeats the last real row, and pays nothing.
@@ -75,7 +76,7 @@ def test_shapes_and_dtypes():
         "rewards": ((13, 5), "float32"),
         "terminated": ((13, 5), "bool"),
         "mask": ((13, 5), "float32"),
-        "first": ((13,), "bool"),
+        "last_reward": ((13,), "float32"),
     }
 
 

@@ -78,7 +78,7 @@ class Planted(StepDynamics):
     def initial(self, params, key, context=None):
         return self.start_at(params, key, jnp.tile(params["starts"][:1], (key.shape[0], 1)))
 
-    def start_at(self, params, key, obs):
+    def start_at(self, params, key, obs, last_reward=None):
         return PlantedState(obs, obs), obs
 
     def replace_rows(self, where, fresh, state):

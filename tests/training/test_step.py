@@ -5,13 +5,22 @@ from functools import cache, partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from worldmodel.codec import fit_codec
 from worldmodel.model.dynamics import StepDynamics
 from worldmodel.model.step import StepConfig, init_params
 from worldmodel.model.transformer import TrunkConfig
-from worldmodel.training.step import Batch, TrainState, as_batch, make_optimizer, make_train_step, member_loss
+from worldmodel.training.step import (
+    Batch,
+    TrainState,
+    as_batch,
+    clip_by_member_norm,
+    make_optimizer,
+    make_train_step,
+    member_loss,
+)
 from worldmodel.trajectory import Spec
 
 
@@ -77,9 +86,8 @@ def counter_logs(seed, episodes=COUNTER_BATCH):
     landed = count[:, 1:]
     ended = (landed == ENDS).astype(np.float32)
     over = np.cumsum(ended, axis=1) - ended
-    return Batch(
-        count.astype(np.int32), action, (landed == PAYS).astype(np.float32), ended, (over == 0).astype(np.float32)
-    )
+    real, beginning = (over == 0).astype(np.float32), np.full(episodes, np.nan, np.float32)
+    return Batch(count.astype(np.int32), action, (landed == PAYS).astype(np.float32), ended, real, beginning)
 
 
 SHIFTS = {
@@ -162,7 +170,9 @@ def walk(seed, windows=14, length=5, *, ends=0.1):
     mask = np.arange(length) < rng.integers(2, length + 1, size=(windows, 1))
     reward = obs[:, 1:, 0] + 0.1 * rng.normal(size=(windows, length))
     terminated = (rng.random(size=(windows, length)) < ends) & mask
-    return Batch(obs, action, reward.astype(np.float32), terminated.astype(np.float32), mask.astype(np.float32))
+    beginning = np.full(windows, np.nan, np.float32)
+    columns = (reward, terminated, mask)
+    return Batch(obs, action, *(column.astype(np.float32) for column in columns), beginning)
 
 
 @cache
@@ -315,8 +325,43 @@ def test_logs_without_terminals_hardly_end():
 
 
 def test_window_of_the_pipeline_as_a_batch():
-    raw = {**walk(11)._asdict(), "first": np.ones(14, bool)}
+    raw = walk(11)._asdict()
     raw["terminated"] = raw["terminated"] > 0
     batch = as_batch(raw)
     assert {column.dtype for column in batch} == {np.dtype(np.float32)}
     np.testing.assert_array_equal(batch.terminated, walk(11).terminated)
+    np.testing.assert_array_equal(batch.last_reward, walk(11).last_reward)
+
+
+def test_the_reward_before_a_window_is_read_and_the_mean_stands_for_none():
+    codec, _, _ = walk_learner()
+    params = jax.tree.map(lambda leaf: leaf[0], init_params(CONFIG, codec, 0))
+    logs = walk(12)
+    mean = np.full_like(logs.last_reward, codec.reward.mean)
+
+    @jax.jit
+    def nll(last_reward):
+        batch = jax.tree.map(jnp.asarray, logs._replace(last_reward=last_reward))
+        return member_loss(CONFIG, codec, params, batch)[1]["observation"]
+
+    assert nll(logs.last_reward) == nll(mean)
+    assert nll(mean + 2 * codec.reward.scale) != nll(mean)
+
+
+def test_members_gradients_are_clipped_apart():
+    grads = {"a": jnp.array([[3.0, 0.0], [0.3, 0.0]]), "b": jnp.array([[[4.0]], [[0.4]]])}
+    clipped, _ = clip_by_member_norm(1.0).update(grads, optax.EmptyState())
+    np.testing.assert_allclose(clipped["a"], [[0.6, 0.0], [0.3, 0.0]], rtol=1e-6)
+    np.testing.assert_allclose(clipped["b"], [[[0.8]], [[0.4]]], rtol=1e-6)
+
+
+def test_weights_decay_and_biases_and_gains_do_not():
+    codec, _, _ = walk_learner()
+    params = init_params(CONFIG, codec, 0)
+    optimizer = make_optimizer(learning_rate=0.5, warmup=0, steps=10, weight_decay=0.1, clip=1.0)
+    still = jax.tree.map(jnp.zeros_like, params)
+    with jax.numpy_dtype_promotion("standard"):
+        updates, _ = optimizer.update(still, optimizer.init(params), params)
+    moved = {jax.tree_util.keystr(p) for p, u in jax.tree_util.tree_leaves_with_path(updates) if np.any(u)}
+    everything = {jax.tree_util.keystr(p) for p, _ in jax.tree_util.tree_leaves_with_path(updates)}
+    assert moved == {name for name in everything if name.endswith(("['kernel']", "['previous']", "['mix']"))}

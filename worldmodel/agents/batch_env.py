@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 from jax.experimental import io_callback
 
 from worldmodel._types import Array, ArrayLike, Key, PyTree
@@ -119,15 +118,8 @@ class SimulatedBatch:
         return state, BatchStep(start, final, step.reward, step.terminated, step.truncated)
 
 
-@struct.dataclass
-class RealState:
-    """Order of the host calls; the environments themselves live on the host."""
-
-    calls: Array
-
-
 class RealBatch:
-    """Real Gymnasium environments on the host as a `BatchEnv`; every step is counted in a ledger."""
+    """Real Gymnasium environments on the host as a `BatchEnv` without a state; every step is counted in a ledger."""
 
     def __init__(self, interface: Interface, num_envs: int, *, ledger: StepLedger, phase: str, seed: int):
         import gymnasium as gym
@@ -145,19 +137,19 @@ class RealBatch:
         reward = jax.ShapeDtypeStruct((num_envs,), jnp.float32)
         self._step_shape = (self._obs_shape, self._obs_shape, reward, flag, flag)
 
-    def reset(self, params: PyTree, key: Key[Array, " N"]) -> tuple[RealState, Array]:
+    def reset(self, params: PyTree, key: Key[Array, " N"]) -> tuple[None, Array]:
         """See `BatchEnv`; seeded at construction, the key is not used."""
         del params, key
         obs = io_callback(self._host_reset, self._obs_shape, ordered=True)
-        return RealState(jnp.zeros((), jnp.int32)), self.interface.observe(obs)
+        return None, self.interface.observe(obs)
 
-    def step(self, params: PyTree, state: RealState, action: Array) -> tuple[RealState, BatchStep]:
+    def step(self, params: PyTree, state: None, action: Array) -> tuple[None, BatchStep]:
         """See `BatchEnv`."""
-        del params
+        del params, state
         result = io_callback(self._host_step, self._step_shape, self.interface.act(action), ordered=True)
         obs, final, reward, terminated, truncated = result
         observe = self.interface.observe
-        return RealState(state.calls + 1), BatchStep(observe(obs), observe(final), reward, terminated, truncated)
+        return None, BatchStep(observe(obs), observe(final), reward, terminated, truncated)
 
     def close(self) -> None:
         """Closes the environments."""

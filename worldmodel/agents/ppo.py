@@ -39,6 +39,13 @@ class PPOConfig:
     ent_coef: float = 0.0
     evaluations: int = 8
 
+    def __post_init__(self):
+        if self.iteration_steps % self.num_minibatches:
+            raise ValueError(
+                f"{self.num_envs} environments x {self.num_steps} steps cannot be split into "
+                f"{self.num_minibatches} equal minibatches"
+            )
+
     @property
     def iteration_steps(self) -> int:
         """Environment steps between two updates."""

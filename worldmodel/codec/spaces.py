@@ -170,6 +170,11 @@ class RewardCodec:
         """Reward units -> standardised, float32 `[...]`."""
         return (jnp.asarray(reward, jnp.float32) - np.float32(self.mean)) / np.float32(self.scale)
 
+    def known(self, reward: ArrayLike) -> jax.Array:
+        """The reward, float32 `[...]`; the logs' mean where there was none yet (NaN)."""
+        reward = jnp.asarray(reward, jnp.float32)
+        return jnp.where(jnp.isnan(reward), jnp.float32(self.mean), reward)
+
     def decode(self, target: jax.Array) -> jax.Array:
         """The inverse of `encode`, float32 `[...]`."""
         if self.constant:

@@ -32,7 +32,7 @@ def window_batches(columns: Columns, *, length: int, batch_size: int, seed: int)
       rewards: float32 `[B, L]`, of transition `t`; zero where padded.
       terminated: bool `[B, L]`, transition `t` reached a terminal state; false where padded.
       mask: float32 `[B, L]`, one where the transition is real.
-      first: bool `[B]`, the window begins with the first observation of its episode.
+      last_reward: float32 `[B]`, what the step before the window paid; NaN where the window begins its episode.
 
     Raises:
       ValueError: `length` or `batch_size` is below 1.
@@ -92,7 +92,7 @@ class WindowSource:
             "rewards": np.where(mask, columns.rewards[row], np.float32(0)),
             "terminated": columns.terminated_rows[row] & mask,
             "mask": mask.astype(np.float32),
-            "first": offset == 0,
+            "last_reward": np.where(offset > 0, columns.rewards[np.maximum(row[:, 0] - 1, 0)], np.float32(np.nan)),
         }
 
     def _windows(self, first: int, last: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

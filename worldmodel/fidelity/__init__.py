@@ -4,13 +4,11 @@ The names below load on first use, so that importing this package stays light.
 """
 
 import importlib
-import sys
-import types
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from worldmodel.fidelity.panel import panel
-    from worldmodel.fidelity.probe import probe
+    from worldmodel.fidelity.policy_panel import panel
+    from worldmodel.fidelity.probing import probe
 
 _HOME = {
     "Curve": "estimates",
@@ -47,25 +45,14 @@ _HOME = {
     "rmst": "horizon",
     "rmst_interval": "horizon",
     "survival": "horizon",
-    "FidelityReport": "probe",
+    "FidelityReport": "probing",
     "PairedRollout": "rollout",
     "open_loop": "rollout",
     "paired_rollout": "rollout",
-    "panel": "panel",
-    "probe": "probe",
-    "simulated_returns": "panel",
+    "panel": "policy_panel",
+    "probe": "probing",
+    "simulated_returns": "policy_panel",
 }
-
-
-class _Package(types.ModuleType):
-    """Keeps `probe` and `panel` the functions: importing a submodule would bind its own name here."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not (name in _HOME and isinstance(value, types.ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:

@@ -41,7 +41,8 @@ class Replay:
     """Transitions of `E` episodes side by side, time first; an episode's last one is repeated to the common length `T`.
 
     obs `[T+1, E, ...]`, action `[T, E, ...]`, reward float32 `[T, E]`, terminated and real bool `[T, E]`, `real` False
-    for the repetitions, episode int64 `[E]` index in the columns.
+    for the repetitions, episode int64 `[E]` index in the columns, last_reward float32 `[E]` what the step before the
+    first paid, NaN where there was none.
     """
 
     obs: np.ndarray
@@ -50,6 +51,7 @@ class Replay:
     terminated: np.ndarray
     real: np.ndarray
     episode: np.ndarray
+    last_reward: np.ndarray
 
 
 def gather(columns: Columns, episodes: np.ndarray, first: np.ndarray, steps: int) -> Replay:
@@ -67,6 +69,9 @@ def gather(columns: Columns, episodes: np.ndarray, first: np.ndarray, steps: int
         terminated=columns.terminated_rows[row],
         real=(time[:-1] >= 0) & (time[:-1] < lengths),
         episode=episodes,
+        last_reward=np.where(
+            first > 0, columns.rewards[columns.starts[episodes] + np.maximum(first - 1, 0)], np.float32(np.nan)
+        ),
     )
 
 
@@ -111,17 +116,17 @@ def teacher_forced(world: WorldModel, replay: Replay, seed: int) -> Forced:
     xs = (replay.obs[1:], replay.action, replay.reward, replay.terminated)
     keys = jax.random.split(jax.random.key(seed), len(members))
     said = [
-        jax.tree.map(np.asarray, _teacher_forced(dynamics, params, key, replay.obs[0], *xs))
+        jax.tree.map(np.asarray, _teacher_forced(dynamics, params, key, (replay.obs[0], replay.last_reward), *xs))
         for params, key in zip(members, keys, strict=True)
     ]
     return Forced(*(np.concatenate(parts, axis=1) for parts in zip(*said, strict=True)))
 
 
 @partial(jax.jit, static_argnums=0)
-def _teacher_forced(dynamics: StepDynamics, params: PyTree, key: Array, first: Array, *xs: Array) -> Forced:
-    rows = first.shape[0]
+def _teacher_forced(dynamics: StepDynamics, params: PyTree, key: Array, first: Any, *xs: Array) -> Forced:
+    rows = len(first[0])
     start_key, sample_key = jax.random.split(key)
-    state, _ = dynamics.start_at(params, jax.random.split(start_key, rows), first)
+    state, _ = dynamics.start_at(params, jax.random.split(start_key, rows), *first)
 
     def body(state, x):
         (obs, action, reward, terminated), key = x
@@ -159,7 +164,9 @@ def open_loop_paths(world: WorldModel, before: Replay, after: Replay, seed: int)
     dynamics, members = single_members(world)
     shown = (before.obs[1:], before.action, before.reward, before.real)
     paths = [
-        jax.tree.map(np.asarray, _open_loop(dynamics, params, key, before.obs[0], shown, after.action))
+        jax.tree.map(
+            np.asarray, _open_loop(dynamics, params, key, (before.obs[0], before.last_reward), shown, after.action)
+        )
         for params, key in zip(members, jax.random.split(jax.random.key(seed), len(members)), strict=True)
     ]
     central, sampled = (np.stack(side, axis=1) for side in zip(*paths, strict=True))
@@ -168,11 +175,11 @@ def open_loop_paths(world: WorldModel, before: Replay, after: Replay, seed: int)
 
 @partial(jax.jit, static_argnums=0)
 def _open_loop(
-    dynamics: StepDynamics, params: PyTree, key: Array, first: Array, shown: Any, actions: Array
+    dynamics: StepDynamics, params: PyTree, key: Array, first: Any, shown: Any, actions: Array
 ) -> tuple[Array, Array]:
-    rows = first.shape[0]
+    rows = len(first[0])
     start_key, sample_key = jax.random.split(key)
-    fresh, _ = dynamics.start_at(params, jax.random.split(start_key, rows), first)
+    fresh, _ = dynamics.start_at(params, jax.random.split(start_key, rows), *first)
     going_on = jnp.zeros(rows, bool)
 
     def condition(state, x):

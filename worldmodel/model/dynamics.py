@@ -65,8 +65,13 @@ class StepDynamics:
         pick = jax.vmap(lambda k: jax.random.randint(k, (), 0, len(starts)))(start_key)
         return self.start_at(params, member_key, starts[pick])
 
-    def start_at(self, params: Params, key: Key[Array, " B"], obs: Array) -> tuple[StepState, Array]:
-        """Starts an episode in every row at a given observation `[B, ...]`."""
+    def start_at(
+        self, params: Params, key: Key[Array, " B"], obs: Array, last_reward: Array | None = None
+    ) -> tuple[StepState, Array]:
+        """Starts every row at a given observation `[B, ...]`.
+
+        `last_reward`, float32 `[B]`, is what the step that led there paid, NaN or None where none did.
+        """
         del params
         batch, members = key.shape[0], self.members
         if self.grouped:
@@ -80,7 +85,7 @@ class StepDynamics:
             cache=self._empty_cache(rows),
             seen=jnp.zeros(batch, jnp.int32),
             observation=obs,
-            reward=jnp.full(batch, self.codec.reward.mean, jnp.float32),
+            reward=self.codec.reward.known(jnp.full(batch, jnp.nan) if last_reward is None else last_reward),
             member=member,
         )
         return state, obs

@@ -23,7 +23,8 @@ class Batch(NamedTuple):
     """Windows of `L` transitions.
 
     observations `[B, L+1, ...]`, actions `[B, L, ...]`, rewards float32 `[B, L]`, terminated float32 `[B, L]`
-    (1 where the transition ended the episode), mask float32 `[B, L]` (1 where the transition exists).
+    (1 where the transition ended the episode), mask float32 `[B, L]` (1 where the transition exists), last_reward
+    float32 `[B]` (what the step before the window paid; NaN where the window begins its episode).
     """
 
     observations: Array
@@ -31,6 +32,7 @@ class Batch(NamedTuple):
     rewards: Array
     terminated: Array
     mask: Array
+    last_reward: Array
 
 
 class TrainState(NamedTuple):
@@ -50,8 +52,7 @@ def member_loss(config: StepConfig, codec: StepCodec, params: Params, batch: Bat
     model = step_model(config, codec, params)
     before = batch.observations[:, :-1]
     after = batch.observations[:, 1:]
-    first = jnp.full_like(batch.rewards[:, :1], codec.reward.mean)
-    last_reward = jnp.concatenate([first, batch.rewards[:, :-1]], axis=1)
+    last_reward = jnp.concatenate([codec.reward.known(batch.last_reward)[:, None], batch.rewards[:, :-1]], axis=1)
     h = model.sequence(model.inputs(before, batch.actions, last_reward))
     observation = model.observation_log_prob(h, before, after, bin_scale=TRAINING_BIN_SCALE)
     weight = model.observation_scale(h, before, after, bin_scale=TRAINING_BIN_SCALE)
@@ -69,13 +70,29 @@ def member_loss(config: StepConfig, codec: StepCodec, params: Params, batch: Bat
 
 
 def make_optimizer(*, learning_rate: float, warmup: int, steps: int, weight_decay: float, clip: float):
-    """AdamW behind a global-norm clip, with linear warm-up and a cosine decay to zero."""
+    """AdamW behind a clip of each member's gradient norm, with linear warm-up and a cosine decay to zero."""
     schedule = optax.warmup_cosine_decay_schedule(0.0, learning_rate, warmup, max(steps, warmup + 1))
-    decay = partial(jax.tree.map, lambda leaf: leaf.ndim > 2)  # matrices, behind the members axis
     return optax.chain(
-        optax.clip_by_global_norm(clip),
-        optax.adamw(schedule, b2=0.99, weight_decay=weight_decay, mask=decay),
+        clip_by_member_norm(clip),
+        optax.adamw(schedule, b2=0.99, weight_decay=weight_decay, mask=_decayed),
     )
+
+
+def clip_by_member_norm(clip: float) -> optax.GradientTransformation:
+    """Scales each member's gradient, leaves `[M, ...]`, to a norm of at most `clip`: no member slows another."""
+
+    def update(grads, state, params=None):
+        del params
+        squares = (jnp.sum(jnp.square(g), axis=range(1, g.ndim)) for g in jax.tree.leaves(grads))
+        factor = jnp.minimum(1.0, clip / jnp.maximum(jnp.sqrt(sum(squares)), 1e-12))
+        return jax.tree.map(lambda g: g * factor.reshape(-1, *[1] * (g.ndim - 1)), grads), state
+
+    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
+
+
+def _decayed(params: Params) -> Any:
+    """True for the weights of products: neither biases nor the gains of norms."""
+    return jax.tree_util.tree_map_with_path(lambda path, leaf: leaf.ndim > 2 and path[-1].key != "bias", params)
 
 
 def make_train_step(
@@ -125,4 +142,5 @@ def as_batch(window: dict[str, np.ndarray]) -> Batch:
         jnp.asarray(window["rewards"], jnp.float32),
         jnp.asarray(window["terminated"], jnp.float32),
         jnp.asarray(window["mask"], jnp.float32),
+        jnp.asarray(window["last_reward"], jnp.float32),
     )

@@ -16,7 +16,7 @@ from worldmodel.agents.counting import StepLedger
 from worldmodel.agents.policies import random_policy
 from worldmodel.agents.record import record
 from worldmodel.corpus import Columns, write_corpus
-from worldmodel.fidelity.probe import probe
+from worldmodel.fidelity.probing import probe
 
 SMALL = {"episodes": 3, "sim_episodes": 4, "horizon": 8, "starts": 20}
 

@@ -17,7 +17,7 @@ from worldmodel.agents.record import make_env
 from worldmodel.corpus.columns import Columns
 from worldmodel.corpus.read import Corpus, open_corpus
 from worldmodel.fidelity.estimates import json_safe
-from worldmodel.fidelity.panel import panel
+from worldmodel.fidelity.policy_panel import panel
 from worldmodel.fidelity.rollout import one_step, open_loop
 from worldmodel.simulator import Policy
 from worldmodel.training.checkpoint import WorldModel, load

@@ -11,7 +11,7 @@ from tests.fidelity.planted import END, LIMIT, SPEC, following, log, planted_wor
 from worldmodel.agents.counting import StepLedger
 from worldmodel.agents.evaluate import real_episodes
 from worldmodel.agents.policies import random_policy
-from worldmodel.fidelity.panel import panel, simulated_returns
+from worldmodel.fidelity.policy_panel import panel, simulated_returns
 from worldmodel.simulator import DEFAULT_TIME_LIMIT
 
 COLUMNS = log(20)
