@@ -81,11 +81,11 @@ def make_optimizer(*, learning_rate: float, warmup: int, steps: int, weight_deca
 def clip_by_member_norm(clip: float) -> optax.GradientTransformation:
     """Scales each member's gradient, leaves `[M, ...]`, to a norm of at most `clip`: no member slows another."""
 
-    def update(grads, state, params=None):
+    def update(updates, state, params=None):
         del params
-        squares = (jnp.sum(jnp.square(g), axis=range(1, g.ndim)) for g in jax.tree.leaves(grads))
+        squares = (jnp.sum(jnp.square(g), axis=range(1, g.ndim)) for g in jax.tree.leaves(updates))
         factor = jnp.minimum(1.0, clip / jnp.maximum(jnp.sqrt(sum(squares)), 1e-12))
-        return jax.tree.map(lambda g: g * factor.reshape(-1, *[1] * (g.ndim - 1)), grads), state
+        return jax.tree.map(lambda g: g * factor.reshape(-1, *[1] * (g.ndim - 1)), updates), state
 
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 
