@@ -62,7 +62,7 @@ wheel: $(STAMP) ## build dist/*.whl, check what is in it and that it imports out
 	$(BIN)/python tools/check_wheel.py dist/*.whl
 
 lock: $(STAMP) ## rewrite requirements.lock from pyproject.toml (needs uv)
-	uv pip compile --quiet --universal --python-version 3.11 --extra mujoco --extra dev --generate-hashes \
+	uv pip compile --quiet --universal --python-version 3.11 --extra mujoco --extra beam --extra dev --generate-hashes \
 	  --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" pyproject.toml -o requirements.lock
 
 clean: ## remove what building and testing left; keeps the virtual environment and runs/
