@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from worldmodel.spaces import check_space, check_values, column_list, space_from_json, space_to_json, steps_of
+
 if TYPE_CHECKING:
     import gymnasium
-
-SUPPORTED_SPACES = ("Box", "Discrete")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,19 +24,21 @@ class Trajectory:
     """One episode, or a cut piece of one, of `T` transitions `(o_t, a_t) -> (r_t, o_{t+1}, terminated_t)`.
 
     Attributes:
-      observations: array `[T+1, ...]`; the last row is what the last action led to.
-      actions: array `[T, ...]`.
+      observations: columns of `T+1` rows as `worldmodel.spaces` lays them out: an array `[T+1, ...]`, or a dict or a
+        tuple of them; the last row is what the last action led to.
+      actions: columns of `T` rows.
       rewards: float32 `[T]`, or None where the log has none.
       terminated: the last transition reached a terminal state of the task.
       truncated: the last transition was cut by a limit. Neither: the log was cut.
       action_log_prob: float32 `[T]`, natural log of the behaviour policy's probability (or density)
         of each action; None where unknown.
       context: what holds for the whole episode and the model may see (instruction, physics), or None.
-      info: plain JSON: `id`, `source`, `policy`, `seed`, split keys.
+      info: plain JSON: `id`, `source`, `policy`, `seed`, split keys; where the log has them, lists of `T` numbers
+        `duration` (seconds of each step) and `cost`.
     """
 
-    observations: np.ndarray
-    actions: np.ndarray
+    observations: Any
+    actions: Any
     rewards: np.ndarray | None
     terminated: bool
     truncated: bool
@@ -46,7 +48,7 @@ class Trajectory:
 
     def __len__(self) -> int:
         """Number of transitions `T`."""
-        return len(self.actions)
+        return len(column_list(self.actions)[0])
 
     @property
     def total_reward(self) -> float:
@@ -55,12 +57,15 @@ class Trajectory:
 
     def validate(self, spec: Spec | None = None, *, where: str = "trajectory") -> Trajectory:
         """Returns itself, or raises `ValueError` naming the field, the value, the rule and `where`."""
-        steps = len(self.actions)
+        try:
+            steps, rows = steps_of(self.actions), steps_of(self.observations)
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from None
         if steps == 0:
             raise ValueError(f"{where}: holds no transition")
-        if len(self.observations) != steps + 1:
+        if rows != steps + 1:
             raise ValueError(
-                f"{where}: {len(self.observations)} observations for {steps} actions; {steps + 1} are needed "
+                f"{where}: {rows} observations for {steps} actions; {steps + 1} are needed "
                 "(the last is what the last action led to)"
             )
         for name in ("rewards", "action_log_prob"):
@@ -70,15 +75,16 @@ class Trajectory:
         if self.terminated and self.truncated:
             raise ValueError(f"{where}: is both terminated and truncated; the last step ended in one way")
         for name in ("observations", "actions", "rewards", "action_log_prob"):
-            _check_finite(getattr(self, name), f"{where}, {name}")
+            for column in column_list(getattr(self, name)):
+                _check_finite(column, f"{where}, {name}")
         if spec is not None:
             spec.check(self.observations, "observation", where=where)
             spec.check(self.actions, "action", where=where)
         return self
 
 
-def _check_finite(column: np.ndarray | None, where: str) -> None:
-    if column is None or not np.issubdtype(np.asarray(column).dtype, np.floating):
+def _check_finite(column: Any, where: str) -> None:
+    if column is None or not np.issubdtype(getattr(column, "dtype", np.asarray(column).dtype), np.floating):
         return
     finite = np.isfinite(column)
     if not finite.all():
@@ -134,78 +140,13 @@ class Spec:
         for name in ("observation_space", "action_space"):
             if name not in data:
                 raise ValueError(f"spec lacks {name!r}")
-            check_supported(data[name].get("type"), name.removesuffix("_space"))
+            check_space(data[name], name.removesuffix("_space"))
         return cls(**data)
 
-    def check(self, values: np.ndarray, role: str, *, where: str = "value") -> None:
-        """Raises `ValueError` unless `values` `[N, ...]` lie in the `role` ("observation" or "action") space.
-
-        Bounds are compared with the tolerance of float32.
-        """
+    def check(self, values: Any, role: str, *, where: str = "value") -> None:
+        """Raises `ValueError` unless `values` of `N` steps lie in the `role` ("observation" or "action") space."""
         space = self.observation_space if role == "observation" else self.action_space
-        values = np.asarray(values)
-        shape = tuple(space["shape"]) if space["type"] == "Box" else ()
-        if values.shape[1:] != shape:
-            raise ValueError(f"{where}: {role} has shape {values.shape[1:]}; the space has {shape}")
-        if space["type"] == "Discrete":
-            if not np.issubdtype(values.dtype, np.integer):
-                raise ValueError(f"{where}: {role} has dtype {values.dtype}; a Discrete space takes integers")
-            low, high = space["start"], space["start"] + space["n"] - 1
-            bad = (values < low) | (values > high)
-            bounds = f"{low}..{high}"
-        else:
-            if not np.issubdtype(values.dtype, np.number):
-                raise ValueError(f"{where}: {role} has dtype {values.dtype}; a Box takes numbers")
-            low, high = box_bounds(space)
-            slack = 1e-5 * np.maximum(1.0, np.nan_to_num(np.abs(values), nan=0.0, posinf=0.0))
-            bad = ~((values >= low - slack) & (values <= high + slack))  # NaN is outside, too
-            bounds = "its Box"
-        if bad.any():
-            first = tuple(int(i) for i in np.argwhere(bad)[0])
-            raise ValueError(f"{where}: {role} at step {first[0]} is {values[first]}, outside {bounds}")
-
-
-def box_bounds(space: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-    """Lower and upper bounds of a Box in JSON form, float64 in its shape; +-inf where unbounded."""
-    low = np.array([-np.inf if v is None else v for v in space["low"]], np.float64)
-    high = np.array([np.inf if v is None else v for v in space["high"]], np.float64)
-    return low.reshape(space["shape"]), high.reshape(space["shape"])
-
-
-def check_supported(kind: str | None, role: str) -> None:
-    """Raises `ValueError` unless `kind` names a supported space type."""
-    if kind not in SUPPORTED_SPACES:
-        raise ValueError(f"{role} space {kind} is not supported; supported are {' and '.join(SUPPORTED_SPACES)}")
-
-
-def space_to_json(space: Any, role: str) -> dict[str, Any]:
-    """A `gymnasium.Space` as plain JSON; unbounded sides of a Box are null."""
-    kind = type(space).__name__
-    check_supported(kind, role)
-    if kind == "Discrete":
-        return {"type": kind, "n": int(space.n), "start": int(space.start)}
-
-    def finite(bound):
-        return [float(v) if np.isfinite(v) else None for v in np.ravel(bound)]
-
-    return {
-        "type": kind,
-        "shape": [int(n) for n in space.shape],
-        "dtype": str(space.dtype),
-        "low": finite(space.low),
-        "high": finite(space.high),
-    }
-
-
-def space_from_json(data: Mapping[str, Any]) -> gymnasium.Space:
-    """The inverse of `space_to_json` (imports gymnasium)."""
-    from gymnasium import spaces
-
-    if data["type"] == "Discrete":
-        return spaces.Discrete(data["n"], start=data["start"])
-    dtype = np.dtype(data["dtype"])
-    low, high = box_bounds(data)
-    return spaces.Box(low.astype(dtype), high.astype(dtype), dtype=dtype.type)
+        check_values(space, values, role, where=where)
 
 
 def suggest(name: str, known) -> str:

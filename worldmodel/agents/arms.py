@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from worldmodel.trajectory import box_bounds
+from worldmodel.spaces import box_bounds
 
 NEAR_SPREAD = 0.1
 PREFERRED_SPREAD = 0.15

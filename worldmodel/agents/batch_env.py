@@ -19,7 +19,8 @@ from worldmodel.agents.counting import CountSteps, StepLedger
 from worldmodel.agents.record import rebuild_env
 from worldmodel.codec import StepCodec
 from worldmodel.simulator import SimState, Simulator
-from worldmodel.trajectory import Spec, box_bounds
+from worldmodel.spaces import box_bounds
+from worldmodel.trajectory import Spec
 
 
 class BatchStep(NamedTuple):

@@ -14,7 +14,8 @@ from worldmodel._types import Array, Key, PyTree
 from worldmodel.agents.batch_env import Interface
 from worldmodel.agents.ppo import LearnedPolicy, TrainingResult
 from worldmodel.simulator import Policy
-from worldmodel.trajectory import Spec, box_bounds
+from worldmodel.spaces import box_bounds
+from worldmodel.trajectory import Spec
 
 MAX_SNAPSHOTS = 6
 MIN_PANEL = 8

@@ -16,7 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from worldmodel._types import ArrayLike
-from worldmodel.trajectory import Spec, box_bounds
+from worldmodel.spaces import box_bounds
+from worldmodel.trajectory import Spec
 
 BIN_FRACTION = 1e-3
 """Width of the likelihood's bins in standard deviations of a dimension, for every model that is compared."""
@@ -225,9 +226,16 @@ def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, (list, tuple)) else value
 
 
+MODELLED = ("Box", "Discrete")
+
+
 def check_spec(spec: Spec) -> None:
     """Raises `ValueError` for spaces that cannot be modelled, before anything is recorded or trained."""
     for role, space in (("observation", spec.observation_space), ("action", spec.action_space)):
+        if space["type"] not in MODELLED:
+            raise ValueError(
+                f"{role} space {space['type']} is not supported by the model; supported are {' and '.join(MODELLED)}"
+            )
         size = int(np.prod(space["shape"])) if space["type"] == "Box" else 1
         if size > LARGEST_BOX:
             shape = tuple(space["shape"])

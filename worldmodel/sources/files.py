@@ -1,0 +1,114 @@
+"""Files of logs: plain, gzip or zstd, bounded and checked, with errors that name the file."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import io
+import json
+import os
+import pathlib
+import zlib
+from collections.abc import Iterator
+from typing import IO, Any
+
+import zstandard
+
+COMPRESSED = (".gz", ".zst")
+MOST_EXPANSION = 200
+"""A compressed file may grow by this factor (and always to `FREE_BYTES`): logs reach 20 to 50."""
+FREE_BYTES = 64 * 2**20
+LONGEST_RECORD = 2**30
+"""Bytes of one record (a line, an episode) that is read whole."""
+
+
+def suffix_of(path: pathlib.Path) -> str:
+    """The suffix below a compression: `.jsonl` of `a.jsonl.gz`."""
+    name = path.name.lower()
+    for ending in COMPRESSED:
+        name = name.removesuffix(ending)
+    return pathlib.PurePath(name).suffix
+
+
+@contextlib.contextmanager
+def open_binary(path: pathlib.Path) -> Iterator[IO[bytes]]:
+    """Opens a file for streaming, decompressed where its name ends in .gz or .zst.
+
+    Raises:
+      FileNotFoundError, IsADirectoryError: no such file.
+      ValueError: while reading: the compression is damaged, or the file grows beyond `MOST_EXPANSION`.
+    """
+    with contextlib.ExitStack() as stack:
+        raw: Any = stack.enter_context(open(path, "rb"))
+        name = path.name.lower()
+        if name.endswith(COMPRESSED):
+            inner: Any = gzip.GzipFile(fileobj=raw) if name.endswith(".gz") else _zstd(raw)
+            raw = io.BufferedReader(_Bounded(inner, path))
+        yield raw
+
+
+def _zstd(raw: IO[bytes]) -> Any:
+    return zstandard.ZstdDecompressor(max_window_size=2**27).stream_reader(raw, read_across_frames=True)
+
+
+class _Bounded(io.RawIOBase):
+    """A decompressing stream that stops a bomb and names the file in its errors."""
+
+    def __init__(self, inner: Any, path: pathlib.Path):
+        self._inner, self._path = inner, path
+        self._left = max(FREE_BYTES, MOST_EXPANSION * os.path.getsize(path))
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            data = self._inner.read(len(buffer))
+        except (OSError, EOFError, zlib.error, zstandard.ZstdError) as error:
+            raise damaged(self._path, error) from None
+        self._left -= len(data)
+        if self._left < 0:
+            raise ValueError(f"{self._path}: grows more than {MOST_EXPANSION}-fold when decompressed; it is not read")
+        buffer[: len(data)] = data
+        return len(data)
+
+
+def lines(path: pathlib.Path) -> Iterator[tuple[int, str]]:
+    """Lines of a UTF-8 text file that are not blank, with their numbers from 1, streaming."""
+    with open_binary(path) as file:
+        number = 0
+        while line := file.readline(LONGEST_RECORD + 1):
+            number += 1
+            if len(line) > LONGEST_RECORD:
+                raise ValueError(f"{path}: line {number} is longer than {LONGEST_RECORD} bytes")
+            try:
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                raise ValueError(f"{path}: line {number} is not UTF-8 ({error.reason})") from None
+            if text.strip():
+                yield number, text
+
+
+def json_of(text: str | bytes, where: str) -> Any:
+    """JSON; `ValueError` names `where`. The parser itself bounds the depth."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{where}: is not JSON ({error})") from None
+
+
+def checksum(paths: list[pathlib.Path]) -> str:
+    """SHA-256 over the names and contents of files, in hex."""
+    total = hashlib.sha256()
+    for path in paths:
+        total.update(f"{path.name}\0".encode())
+        with open(path, "rb") as stream:
+            total.update(hashlib.file_digest(stream, "sha256").digest())
+    return total.hexdigest()
+
+
+def damaged(path: pathlib.Path | str, error: BaseException) -> ValueError:
+    """The one-line error of a file that a library could not read."""
+    said = " ".join(str(error).split()) or type(error).__name__
+    return ValueError(f"{path}: is damaged or of another format ({said[:200]})")
