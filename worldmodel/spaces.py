@@ -253,10 +253,10 @@ def box(shape: tuple[int, ...], dtype: Any, low: float | None = None, high: floa
     """A Box in JSON form with one bound for all its numbers; integers without any are bounded by their dtype."""
     kind = np.dtype(dtype)
     if kind.kind in "iu" and low is None and high is None:
-        low, high = np.iinfo(kind).min, np.iinfo(kind).max
+        low, high = float(np.iinfo(kind).min), float(np.iinfo(kind).max)
     size = math.prod(shape)
 
-    def bound(value: float | None) -> Any:
+    def bound(value: Any) -> Any:
         return value if size > _SHORT_BOUNDS else [value] * size
 
     return {"type": "Box", "shape": list(shape), "dtype": str(kind), "low": bound(low), "high": bound(high)}

@@ -280,7 +280,7 @@ def test_sources(tmp_path):
         ("corpus:", ValueError, "'corpus:' names no place; write corpus:PLACE"),
         ("", ValueError, "'' names no place"),
         ("corpus:/nowhere/at/all", FileNotFoundError, "corpus /nowhere/at/all: no such folder"),
-        ("./nowhere", FileNotFoundError, "corpus nowhere: no such folder"),
+        ("./nowhere", FileNotFoundError, "./nowhere: no such file or folder"),
     ],
 )
 def test_bad_sources(uri, error, message):

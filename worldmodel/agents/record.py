@@ -13,6 +13,7 @@ import numpy as np
 from worldmodel.agents.behaviour import Behaviour, Policy, parse_behaviours
 from worldmodel.agents.counting import CountSteps, StepLedger
 from worldmodel.agents.past import Past
+from worldmodel.codec import check_kinds
 from worldmodel.trajectory import Spec, Trajectory, suggest
 
 MAX_STEPS = 10_000
@@ -87,6 +88,7 @@ def record(
     try:
         # The id as it was given: with "module:" in front, another process finds it, too.
         spec = dataclasses.replace(Spec.from_gymnasium(env), env_id=env_id)
+        check_kinds(spec)
         mixture[0].begin(spec, Past(spec), np.random.default_rng(0))  # refuses action spaces early
     except ValueError as error:
         env.close()

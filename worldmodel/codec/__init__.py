@@ -1,5 +1,5 @@
 """Values of spaces to model features and targets, and back."""
 
-from worldmodel.codec.spaces import BoxCodec, DiscreteCodec, RewardCodec, StepCodec, check_spec, fit_codec
+from worldmodel.codec.spaces import BoxCodec, DiscreteCodec, RewardCodec, StepCodec, check_kinds, check_spec, fit_codec
 
-__all__ = ["BoxCodec", "DiscreteCodec", "RewardCodec", "StepCodec", "check_spec", "fit_codec"]
+__all__ = ["BoxCodec", "DiscreteCodec", "RewardCodec", "StepCodec", "check_kinds", "check_spec", "fit_codec"]

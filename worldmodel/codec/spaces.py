@@ -229,13 +229,17 @@ def _tuples(value: Any) -> Any:
 MODELLED = ("Box", "Discrete")
 
 
-def check_spec(spec: Spec) -> None:
-    """Raises `ValueError` for spaces that cannot be modelled, before anything is recorded or trained."""
+def check_kinds(spec: Spec) -> None:
+    """Raises `ValueError` for kinds of spaces that neither behaviour policies nor the model know."""
     for role, space in (("observation", spec.observation_space), ("action", spec.action_space)):
         if space["type"] not in MODELLED:
-            raise ValueError(
-                f"{role} space {space['type']} is not supported by the model; supported are {' and '.join(MODELLED)}"
-            )
+            raise ValueError(f"{role} space {space['type']} is not supported; supported are {' and '.join(MODELLED)}")
+
+
+def check_spec(spec: Spec) -> None:
+    """Raises `ValueError` for spaces that cannot be modelled, before anything is recorded or trained."""
+    check_kinds(spec)
+    for role, space in (("observation", spec.observation_space), ("action", spec.action_space)):
         size = int(np.prod(space["shape"])) if space["type"] == "Box" else 1
         if size > LARGEST_BOX:
             shape = tuple(space["shape"])
