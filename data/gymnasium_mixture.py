@@ -1,6 +1,6 @@
 """Logs of a real Gymnasium environment under the default mixture of weak behaviours.
 
-Command:   python data/weak_mixture.py CartPole-v1 corpora/cartpole
+Command:   python data/gymnasium_mixture.py CartPole-v1 corpora/cartpole
 Hardware:  one CPU core.
 Time:      2 seconds (CartPole-v1), 4 seconds (Pendulum-v1).
 Counts:    300 episodes; with seed 0, 28,133 transitions of CartPole-v1 (mean return 94) and 60,000 of Pendulum-v1
