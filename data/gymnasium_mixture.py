@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from worldmodel.cli.data import RecordOptions, record
+from worldmodel.cli.record import RecordOptions, record
 
 
 def main() -> None:

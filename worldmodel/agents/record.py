@@ -14,24 +14,8 @@ from worldmodel.agents.behaviour import Behaviour, Policy, parse_behaviours
 from worldmodel.agents.counting import CountSteps, StepLedger
 from worldmodel.agents.past import Past
 from worldmodel.codec import check_kinds
-from worldmodel.trajectory import Spec, Trajectory, suggest
-
-MAX_STEPS = 10_000
-
-
-def make_env(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> gymnasium.Env:
-    """`gymnasium.make`; an unknown id or a bad argument is a `ValueError` of one line, with the nearest known id."""
-    try:
-        return gymnasium.make(env_id, **(env_kwargs or {}))
-    except gymnasium.error.UnregisteredEnv:
-        # Nearest by name, then the newest version of it: "did you mean CartPole-v0" would send people backwards.
-        names = {spec_id.rpartition("-v")[0]: spec_id for spec_id in sorted(gymnasium.registry, key=_by_version)}
-        near = suggest(env_id.rpartition("-v")[0] or env_id, names)
-        for name, spec_id in names.items():
-            near = near.replace(f"{name!r}?", f"{spec_id!r}?")
-        raise ValueError(f"environment {env_id!r} is not registered with Gymnasium{near}") from None
-    except (gymnasium.error.Error, TypeError, ImportError) as error:
-        raise ValueError(f"environment {env_id!r} cannot be made: {' '.join(str(error).split())}") from error
+from worldmodel.sources.gymnasium import MAX_STEPS, make_env
+from worldmodel.trajectory import Spec, Trajectory
 
 
 def rebuild_env(spec: Spec, **kwargs: Any) -> gymnasium.Env:
@@ -40,11 +24,6 @@ def rebuild_env(spec: Spec, **kwargs: Any) -> gymnasium.Env:
         raise ValueError("these logs name no environment, so there is no real one to step")
     limit = {} if spec.max_episode_steps is None else {"max_episode_steps": spec.max_episode_steps}
     return make_env(spec.env_id, {**spec.env_kwargs, **limit, **kwargs})
-
-
-def _by_version(env_id: str) -> tuple[str, int]:
-    name, _, version = env_id.rpartition("-v")
-    return name, int(version) if version.isdigit() else -1
 
 
 def record(

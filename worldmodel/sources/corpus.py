@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pathlib
 
-from worldmodel.corpus.manifest import NAME
+from worldmodel.corpus.manifest import JOURNAL, NAME
 from worldmodel.corpus.read import Corpus, open_corpus
 
 
@@ -14,5 +14,5 @@ def open_source(place: str) -> Corpus:
 
 
 def recognise(path: pathlib.Path) -> bool:
-    """A folder with a manifest."""
-    return (path / NAME).is_file()
+    """A folder with a manifest, or with the journal of a conversion that will write one."""
+    return (path / NAME).is_file() or (path / JOURNAL).is_file()

@@ -19,6 +19,8 @@ COMPRESSED = (".gz", ".zst")
 MOST_EXPANSION = 200
 """A compressed file may grow by this factor (and always to `FREE_BYTES`): logs reach 20 to 50."""
 FREE_BYTES = 64 * 2**20
+_ZSTD_STEP = 2**10
+"""Compressed bytes taken at once; they make 32 MiB at most."""
 LONGEST_RECORD = 2**30
 """Bytes of one record (a line, an episode) that is read whole."""
 
@@ -43,13 +45,34 @@ def open_binary(path: pathlib.Path) -> Iterator[IO[bytes]]:
         raw: Any = stack.enter_context(open(path, "rb"))
         name = path.name.lower()
         if name.endswith(COMPRESSED):
-            inner: Any = gzip.GzipFile(fileobj=raw) if name.endswith(".gz") else _zstd(raw)
+            inner: Any = gzip.GzipFile(fileobj=raw) if name.endswith(".gz") else _Zstd(raw)
             raw = io.BufferedReader(_Bounded(inner, path))
         yield raw
 
 
-def _zstd(raw: IO[bytes]) -> Any:
-    return zstandard.ZstdDecompressor(max_window_size=2**27).stream_reader(raw, read_across_frames=True)
+class _Zstd:
+    """A zstd stream of one frame or more; the library's own reader takes a cut file for one that ended."""
+
+    def __init__(self, raw: IO[bytes]):
+        self._raw = raw
+        self._context = zstandard.ZstdDecompressor(max_window_size=2**27)
+        self._frame: Any = None
+        self._waiting = b""
+        self._held = memoryview(b"")
+
+    def read(self, size: int) -> memoryview:
+        while not self._held:
+            data = self._waiting or self._raw.read(_ZSTD_STEP)
+            if not data:
+                if self._frame is not None:
+                    raise EOFError("the file ends before its end marker")
+                break
+            self._frame = self._frame or self._context.decompressobj()
+            self._held = memoryview(self._frame.decompress(data))
+            self._waiting = self._frame.unused_data if self._frame.eof else b""
+            self._frame = None if self._frame.eof else self._frame
+        data, self._held = self._held[:size], self._held[size:]
+        return data
 
 
 class _Bounded(io.RawIOBase):
