@@ -14,7 +14,7 @@ from worldmodel.agents.batch_env import BatchStep, Interface, RealBatch, Simulat
 from worldmodel.agents.counting import StepLedger
 from worldmodel.agents.ppo import LearnedPolicy, PPOConfig, make_actor, train_ppo
 from worldmodel.codec import BoxCodec, RewardCodec, StepCodec
-from worldmodel.codec.spaces import DiscreteCodec
+from worldmodel.codec import DiscreteCodec
 from worldmodel.simulator import Simulator
 from worldmodel.trajectory import Spec
 

@@ -10,7 +10,8 @@ from gymnasium import spaces
 from worldmodel.agents.behaviour import DEFAULT_BEHAVIOURS
 from worldmodel.agents.counting import CountSteps, StepLedger
 from worldmodel.agents.record import make_env, record
-from worldmodel.cli import data
+from worldmodel.cli import record as data
+from worldmodel.cli.show import ShowOptions, show
 from worldmodel.corpus import open_corpus
 from worldmodel.corpus.summary import estimate
 from worldmodel.sources import Source, read
@@ -201,7 +202,7 @@ def options(tmp_path, **changes) -> data.RecordOptions:
 def test_record_writes_what_show_tells(tmp_path, capsys):
     told = data.record(options(tmp_path, json=True))
     printed = json.loads(capsys.readouterr().out)
-    assert printed == told == data.show(data.ShowOptions(str(tmp_path / "c"), json=True))
+    assert printed == told == show(ShowOptions(str(tmp_path / "c"), json=True))
     corpus = open_corpus(tmp_path / "c")
     columns = corpus.columns()
     assert (told["episodes"], told["transitions"]) == (corpus.episodes, corpus.transitions) == (5, 30)

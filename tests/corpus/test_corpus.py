@@ -293,7 +293,7 @@ def test_wrong_count(tmp_path, field):
     [
         ("{", "manifest.json is not JSON"),
         ("[]", "is not a manifest of format 'worldmodel-corpus'"),
-        ('{"format": "worldmodel-corpus", "version": 2}', "has format version 2; this release reads version 1"),
+        ('{"format": "worldmodel-corpus", "version": 3}', "has format version 3; this release reads versions 1 to 2"),
         ('{"format": "worldmodel-corpus", "version": 1}', "manifest.json is damaged"),
     ],
 )

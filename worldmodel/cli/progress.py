@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+if TYPE_CHECKING:
+    from worldmodel.corpus.convert import Progress as Converted
 
 console = Console(stderr=True)
 
@@ -47,4 +51,57 @@ class TrainingBar:
             console.print(
                 f"{progress}  loss {metrics['loss']:.3f}  {rate:.0f} steps/s  {left:.0f} s left",
                 highlight=False,
+            )
+
+
+class ConversionBar:
+    """Shows episodes, steps, MB and time left; used as a context, called with a `corpus.convert.Progress`.
+
+    Args:
+      expected: episodes of each log; None where it does not say.
+    """
+
+    def __init__(self, expected: Sequence[int | None], *, every: float = 10.0):
+        self._expected = expected
+        known = [count for count in expected if count is not None]
+        self._bar = Progress(
+            TextColumn("converting"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("episodes, {task.fields[steps]:,} steps, {task.fields[megabytes]:,.0f} MB"),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not sys.stderr.isatty(),
+        )
+        total = sum(known) if len(known) == len(expected) else None
+        self._task = self._bar.add_task("", total=total, steps=0, megabytes=0.0)
+        self._total, self._every, self._began = total, every, time.monotonic()
+        self._last = self._began
+
+    def __enter__(self) -> ConversionBar:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def say(self, line: str) -> None:
+        """Prints a line above the bar."""
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    def __call__(self, progress: Converted) -> None:
+        """Shows how far the conversion has come."""
+        before = [count or 0 for count in self._expected[: progress.log]]
+        done = sum(before) + progress.place + 1
+        megabytes = progress.bytes / 1e6
+        self._bar.update(self._task, completed=done, steps=progress.transitions, megabytes=megabytes)
+        now = time.monotonic()
+        if not sys.stderr.isatty() and now - self._last >= self._every:
+            self._last = now
+            rate = progress.kept / (now - self._began)
+            left = "" if self._total is None else f", {max(0, self._total - done) / rate:.0f} s left"
+            of = "" if self._total is None else f" of {self._total:,}"
+            self.say(
+                f"converting {done:,}{of} episodes, {progress.transitions:,} steps, {megabytes:,.0f} MB, "
+                f"{rate:,.0f} episodes/s{left}"
             )

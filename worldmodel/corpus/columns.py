@@ -1,13 +1,16 @@
-"""Episodes laid end to end as flat NumPy arrays: the form in which training and probing read a corpus."""
+"""Episodes laid end to end as flat columns: the form in which training and probing read a corpus."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from worldmodel.images import EncodedImages
+from worldmodel.spaces import column_list, map_columns
 from worldmodel.trajectory import Trajectory
 
 
@@ -16,18 +19,18 @@ class Transitions:
     """Every transition by itself, `N` rows; row `t` is `(obs, action) -> (reward, next_obs, terminated)`.
 
     Attributes:
-      obs: `[N, ...]` before the action.
-      actions: `[N, ...]`.
+      obs: columns of `N` rows, before the action.
+      actions: columns of `N` rows.
       rewards: float32 `[N]`; zeros where the log has none.
-      next_obs: `[N, ...]` after the action.
+      next_obs: columns of `N` rows, after the action.
       terminated: bool `[N]`.
       episode: int64 `[N]`, index of the episode.
     """
 
-    obs: np.ndarray
-    actions: np.ndarray
+    obs: Any
+    actions: Any
     rewards: np.ndarray
-    next_obs: np.ndarray
+    next_obs: Any
     terminated: np.ndarray
     episode: np.ndarray
 
@@ -37,8 +40,9 @@ class Columns:
     """`E` episodes of `N` transitions in all.
 
     Attributes:
-      observations: `[N+E, ...]`; each episode has one row more than it has transitions.
-      actions: `[N, ...]`.
+      observations: columns of `N+E` rows (an array `[N+E, ...]`, or a dict or tuple of them as `worldmodel.spaces` lays
+        them out); each episode has one row more than it has transitions.
+      actions: columns of `N` rows.
       rewards: float32 `[N]`; zeros for an episode whose log has none.
       terminated: bool `[E]`, the last transition reached a terminal state.
       truncated: bool `[E]`, the last transition was cut by a limit.
@@ -48,8 +52,8 @@ class Columns:
       has_rewards: every episode's log has rewards.
     """
 
-    observations: np.ndarray
-    actions: np.ndarray
+    observations: Any
+    actions: Any
     rewards: np.ndarray
     terminated: np.ndarray
     truncated: np.ndarray
@@ -89,7 +93,7 @@ class Columns:
 
     def __len__(self) -> int:
         """Number of transitions `N`."""
-        return len(self.actions)
+        return len(self.rewards)
 
     @functools.cached_property
     def starts(self) -> np.ndarray:
@@ -122,10 +126,10 @@ class Columns:
         """Every transition by itself (copies the observations twice)."""
         before = np.arange(len(self)) + self.episode_of
         return Transitions(
-            obs=self.observations[before],
+            obs=map_columns(lambda column: column[before], self.observations),
             actions=self.actions,
             rewards=self.rewards,
-            next_obs=self.observations[before + 1],
+            next_obs=map_columns(lambda column: column[before + 1], self.observations),
             terminated=self.terminated_rows,
             episode=self.episode_of,
         )
@@ -139,17 +143,60 @@ class Columns:
         if policy is not None:
             info["policy"] = policy
         return Trajectory(
-            observations=self.observations[first : first + length + 1],
-            actions=self.actions[start : start + length],
+            observations=map_columns(lambda column: column[first : first + length + 1], self.observations),
+            actions=map_columns(lambda column: column[start : start + length], self.actions),
             rewards=self.rewards[start : start + length] if self.has_rewards else None,
             terminated=bool(self.terminated[index]),
             truncated=bool(self.truncated[index]),
             info=info,
         )
 
+    def pieces(
+        self, episode: np.ndarray, first: np.ndarray, steps: np.ndarray
+    ) -> tuple[Columns, np.ndarray, np.ndarray]:
+        """Itself, which holds every piece where it is (as `Episodes`)."""
+        del steps
+        return self, episode, first
 
-def _concatenate(pieces: list[np.ndarray], name: str) -> np.ndarray:
-    kinds = sorted({f"{piece.dtype}{list(piece.shape[1:])}" for piece in pieces})
+
+@runtime_checkable
+class Episodes(Protocol):
+    """Episodes that windows are cut from, in memory (`Columns`) or on disk (`StoredEpisodes`)."""
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """int64 `[E]`: transitions per episode."""
+        ...
+
+    def pieces(
+        self, episode: np.ndarray, first: np.ndarray, steps: np.ndarray
+    ) -> tuple[Columns, np.ndarray, np.ndarray]:
+        """Columns that hold these pieces of episodes, each with the transition before it where there is one.
+
+        Args:
+          episode: int64 `[P]`, which episode.
+          first: int64 `[P]`, its first transition.
+          steps: int64 `[P]`, how many.
+
+        Returns:
+          Columns, and int64 `[P]` twice: each piece's episode in them, and its first transition within that.
+        """
+        ...
+
+
+def _concatenate(pieces: list[Any], name: str) -> Any:
+    if len({len(column_list(piece)) for piece in pieces}) == 1:
+        try:
+            return map_columns(lambda *columns: _join(columns, name), *pieces)
+        except (KeyError, IndexError, TypeError):
+            pass  # one has other keys, or is no dict or tuple
+    raise ValueError(f"episodes differ in how their {name} are built; all have the parts of one space")
+
+
+def _join(columns: Sequence[Any], name: str) -> Any:
+    kinds = sorted({f"{column.dtype}{list(column.shape[1:])}" for column in columns})
     if len(kinds) > 1:
         raise ValueError(f"episodes differ in their {name}: {', '.join(kinds)}; one dtype and shape is needed")
-    return np.concatenate(pieces)
+    if all(isinstance(column, EncodedImages) for column in columns):
+        return EncodedImages([data for column in columns for data in column.encoded], columns[0].size)
+    return np.concatenate([np.asarray(column) for column in columns])

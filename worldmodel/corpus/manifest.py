@@ -14,12 +14,16 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+from worldmodel.spaces import is_image, leaves
 from worldmodel.trajectory import Spec
 
 FORMAT = "worldmodel-corpus"
-VERSION = 1
+VERSION = 2
+"""Version 1 had no indexes and kept images as plain tensors; it is still read, but for images."""
 NAME = "manifest.json"
 PARTS = "parts"
+JOURNAL = "conversion.jsonl"
+"""Lies beside the manifest while a conversion is not finished."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,11 +49,19 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """Spec, provenance of the first write, and the parts in order."""
+    """What a corpus is made of.
+
+    Attributes:
+      spec: of every episode.
+      provenance: of the first write.
+      parts: in order.
+      split_by: key of `info` whose value decides the split, so that episodes of one value stay together.
+    """
 
     spec: Spec
     provenance: Mapping[str, Any]
     parts: tuple[Part, ...]
+    split_by: str = "id"
 
 
 def part_folder(path: pathlib.Path, name: str) -> pathlib.Path:
@@ -67,6 +79,10 @@ def read_manifest(path: pathlib.Path) -> Manifest:
     if not path.is_dir():
         raise FileNotFoundError(f"corpus {path}: no such folder")
     file = path / NAME
+    if not file.is_file() and (path / JOURNAL).is_file():
+        raise FileNotFoundError(
+            f"corpus {path}: its conversion is not finished; run the same `worldmodel data convert` again to go on"
+        )
     if not file.is_file():
         raise FileNotFoundError(f"corpus {path}: holds no {NAME}; it is no corpus, or was not written to its end")
     try:
@@ -75,15 +91,18 @@ def read_manifest(path: pathlib.Path) -> Manifest:
         raise ValueError(f"corpus {path}: {NAME} is not JSON ({error})") from error
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise ValueError(f"corpus {path}: {NAME} is not a manifest of format {FORMAT!r}")
-    if data.get("version") != VERSION:
-        raise ValueError(
-            f"corpus {path}: has format version {data.get('version')!r}; this release reads version {VERSION}"
-        )
+    version = data.get("version")
+    if version not in (1, VERSION):
+        raise ValueError(f"corpus {path}: has format version {version!r}; this release reads versions 1 to {VERSION}")
     try:
         parts = tuple(Part(**part) for part in data["parts"])
-        return Manifest(Spec.from_json(data["spec"]), data["provenance"], parts)
+        manifest = Manifest(Spec.from_json(data["spec"]), data["provenance"], parts, data.get("split_by", "id"))
     except (KeyError, TypeError) as error:
         raise ValueError(f"corpus {path}: {NAME} is damaged ({error})") from error
+    spaces = (manifest.spec.observation_space, manifest.spec.action_space)
+    if version == 1 and any(is_image(leaf) for space in spaces for _, leaf in leaves(space)):
+        raise ValueError(f"corpus {path}: has images in format version 1, which is not read; write it anew")
+    return manifest
 
 
 def write_manifest(path: pathlib.Path, manifest: Manifest) -> None:
@@ -93,6 +112,7 @@ def write_manifest(path: pathlib.Path, manifest: Manifest) -> None:
         "version": VERSION,
         "spec": manifest.spec.to_json(),
         "provenance": dict(manifest.provenance),
+        "split_by": manifest.split_by,
         "parts": [dataclasses.asdict(part) for part in manifest.parts],
     }
     temporary = path / f".{NAME}.writing"

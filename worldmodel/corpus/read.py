@@ -1,8 +1,9 @@
-"""Reading: episodes one by one, or all of a split as flat columns."""
+"""Reading: episodes one by one, by their number, or all of a split as flat columns."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import pathlib
 from collections.abc import Iterator, Mapping
@@ -11,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from worldmodel.corpus.columns import Columns
-from worldmodel.corpus.manifest import Manifest, Part, check_part, part_folder, read_manifest
-from worldmodel.corpus.split import SPLITS, held_out_mask
+from worldmodel.corpus.index import Index
+from worldmodel.corpus.manifest import Manifest, check_part, read_manifest
+from worldmodel.corpus.split import SPLITS, held_out_of_hashes
+from worldmodel.corpus.store import Records, StoredEpisodes, load_store
 from worldmodel.trajectory import Spec, Trajectory, suggest
-
-_CHUNK = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,54 +51,61 @@ class Corpus:
         """Number of transitions."""
         return sum(part.transitions for part in self.manifest.parts)
 
+    @property
+    def index(self) -> Index:
+        """Lengths, returns, ends, policies and ids of every episode, without reading one; `ValueError` if damaged."""
+        return self._store[0]
+
     def __iter__(self) -> Iterator[Trajectory]:
         """Every episode in the order written; `ValueError` where a part's contents are not what was written."""
+        index, records = self._store
+        first = 0
         for part in self.manifest.parts:
-            yield from self._read_part(part)
+            check_part(self.path, part, contents=True)
+            yield from StoredEpisodes(self.spec, records, index, np.arange(first, first + part.episodes))
+            first += part.episodes
 
-    def columns(self, split: str | None = None) -> Columns:
-        """All episodes of a split in memory.
+    def split(self, name: str) -> np.ndarray:
+        """Bool `[E]`: the episodes of a split.
 
         Args:
-          split: "train", "held_out" (a tenth of the episodes, chosen by their id), or None for all.
+          name: "train", or "held_out": a tenth of the episodes, chosen by their id (or by the manifest's `split_by`).
+        """
+        if name not in SPLITS:
+            raise ValueError(f"split {name!r} is unknown{suggest(name, SPLITS)}; known are {', '.join(SPLITS)}")
+        mask = held_out_of_hashes(self.index.split_hashes)
+        return mask if name == "held_out" else ~mask
+
+    def stored(self, split: str | None = None, *, keep: np.ndarray | None = None) -> StoredEpisodes:
+        """Episodes on disk, by their number and for `window_batches`; none is read yet.
+
+        Checksums of parts are not compared, which would read them whole; every record has its own.
+
+        Args:
+          split: "train", "held_out", or None for all.
+          keep: bool `[E]`: of those, only these (see `index`); None for all.
 
         Raises:
-          ValueError: no such split, it is empty (a corpus of one episode holds none out), or a part is damaged.
+          ValueError: no such split, or there is no such episode (a corpus of one episode holds none out).
         """
-        if split is not None and split not in SPLITS:
-            raise ValueError(f"split {split!r} is unknown{suggest(split, SPLITS)}; known are {', '.join(SPLITS)}")
-        episodes = list(self)
-        if split is not None:
-            mask = held_out_mask([str(episode.info["id"]) for episode in episodes])
-            wanted = mask if split == "held_out" else ~mask
-            episodes = [episodes[i] for i in np.flatnonzero(wanted)]
-            if not episodes:
-                raise ValueError(f"corpus {self.path}: {self.episodes} episode(s) leave none for split {split!r}")
-        return Columns.from_trajectories(episodes)
+        chosen = np.ones(self.index.episodes, np.bool_) if split is None else self.split(split)
+        if not chosen.any():
+            raise ValueError(f"corpus {self.path}: {self.episodes} episode(s) leave none for split {split!r}")
+        if keep is not None:
+            chosen = chosen & keep
+            if not chosen.any():
+                raise ValueError(f"corpus {self.path}: none of its {self.episodes} episode(s) is to be kept")
+        return StoredEpisodes(self.spec, self._store[1], self.index, np.flatnonzero(chosen))
 
-    def _read_part(self, part: Part) -> Iterator[Trajectory]:
-        import tensorflow_datasets as tfds
+    def columns(self, split: str | None = None) -> Columns:
+        """All episodes of a split in memory; arguments and errors as `stored`, and `ValueError` for a damaged part."""
+        for part in self.manifest.parts:
+            check_part(self.path, part, contents=True)
+        return self.stored(split).columns()
 
-        from worldmodel.corpus.rlds import EpisodeCoder
-
-        check_part(self.path, part, contents=True)
-        builder: Any = tfds.builder_from_directory(os.fspath(part_folder(self.path, part.name)))
-        source = builder.as_data_source(split="train")
-        if len(source) != part.episodes:
-            raise ValueError(
-                f"corpus {self.path}: {part.name} holds {len(source)} episodes; the manifest says {part.episodes}"
-            )
-        coder = EpisodeCoder(self.spec)
-        transitions = 0
-        for start in range(0, len(source), _CHUNK):
-            for example in source.__getitems__(list(range(start, min(start + _CHUNK, len(source))))):
-                trajectory = coder.decode(example)
-                transitions += len(trajectory)
-                yield trajectory
-        if transitions != part.transitions:
-            raise ValueError(
-                f"corpus {self.path}: {part.name} holds {transitions} transitions; the manifest says {part.transitions}"
-            )
+    @functools.cached_property
+    def _store(self) -> tuple[Index, Records]:
+        return load_store(self.path, self.manifest)
 
 
 def open_corpus(path: str | os.PathLike[str]) -> Corpus:

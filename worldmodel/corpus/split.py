@@ -1,4 +1,4 @@
-"""Which episodes are held out: decided by the episode's id alone."""
+"""Which episodes are held out: decided by the episode's id alone, or by the value of one key of its `info`."""
 
 from __future__ import annotations
 
@@ -16,25 +16,29 @@ def split_of(episode_id: str) -> str:
 
     Depends on the id only, so that appending, reordering or merging corpora moves no episode across.
     """
-    return "held_out" if _position(episode_id) < HELD_OUT_SHARE else "train"
+    return "held_out" if hash_of(episode_id) / 2.0**64 < HELD_OUT_SHARE else "train"
 
 
 def held_out_mask(ids: Sequence[str]) -> np.ndarray:
-    """Bool `[E]`: the episodes held out among `ids`.
+    """Bool `[E]`: the episodes held out among `ids` (see `held_out_of_hashes`)."""
+    return held_out_of_hashes(np.array([hash_of(episode_id) for episode_id in ids], np.uint64))
 
-    It is `split_of`, but for one repair: of two episodes or more, at least one is on each side, because a corpus of a
-    few episodes must still be able to tell fit from memory. The episode nearest to the border is moved.
+
+def held_out_of_hashes(hashes: np.ndarray) -> np.ndarray:
+    """Bool `[E]`: the episodes held out, from `hash_of` what decides each one's split, uint64 `[E]`.
+
+    It is `split_of`, but for one repair: of two deciding values or more, at least one is on each side, because a corpus
+    of a few episodes must still be able to tell fit from memory. The value nearest to the border is moved.
     """
-    positions = np.array([_position(episode_id) for episode_id in ids], np.float64)
-    mask = positions < HELD_OUT_SHARE
-    if len(ids) >= 2:
+    mask = hashes.astype(np.float64) / 2.0**64 < HELD_OUT_SHARE
+    if len(hashes) and hashes.min() != hashes.max():
         if not mask.any():
-            mask[np.argmin(positions)] = True
+            mask[hashes == hashes.min()] = True
         elif mask.all():
-            mask[np.argmax(positions)] = False
+            mask[hashes == hashes.max()] = False
     return mask
 
 
-def _position(episode_id: str) -> float:
-    """The id's place in [0, 1), uniform over ids."""
-    return int.from_bytes(hashlib.sha256(episode_id.encode("utf-8")).digest()[:8], "big") / 2.0**64
+def hash_of(text: str) -> int:
+    """The first 8 bytes of the SHA-256 of a text, big-endian: uniform over texts."""
+    return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8], "big")

@@ -1,55 +1,85 @@
-"""What a log holds, in one pass."""
+"""What a log holds, in one pass, or of a corpus from its index alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from array import array
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 from scipy import special
 
+from worldmodel.corpus.index import Index
+from worldmodel.corpus.read import Corpus
 from worldmodel.trajectory import Trajectory
 
+_ENDS = ("terminated", "truncated", "cut")
 
-def summarise(trajectories: Iterator[Trajectory]) -> dict[str, Any]:
-    """What the episodes hold, in one pass, as plain JSON.
+
+def summarise(log: Iterable[Trajectory]) -> dict[str, Any]:
+    """What the episodes hold, as plain JSON.
+
+    Args:
+      log: episodes, read once; of a `Corpus` only the index is read.
 
     Returns:
       `episodes`, `transitions`; `lengths{min,median,max}` in steps; `returns` (an estimate over episodes; null and
       "why" where no rewards are); `policies[]`, each with `name, episodes, transitions, returns`; and
       `ends{terminated,truncated,cut}` in episodes.
+
+    Raises:
+      ValueError: the log holds no episode.
     """
-    lengths: list[int] = []
-    ends = {"terminated": 0, "truncated": 0, "cut": 0}
-    by_policy: dict[str, list[tuple[int, float]]] = {}
-    for trajectory in trajectories:
-        lengths.append(len(trajectory))
-        ends["terminated" if trajectory.terminated else "truncated" if trajectory.truncated else "cut"] += 1
-        name = str(trajectory.info.get("policy") or "unknown")
-        by_policy.setdefault(name, []).append((len(trajectory), trajectory.total_reward))
-    if not lengths:
+    if isinstance(log, Corpus):
+        lengths, returns, ends, codes, policies = _of_index(log.index)
+    else:
+        lengths, returns, ends, codes, policies = _of_stream(log)
+    if not len(lengths):
         raise ValueError("the log holds no episode; at least one is needed")
+    first_seen = np.sort(np.unique(codes, return_index=True)[1])
+    by_policy = []
+    for code in codes[first_seen].tolist():
+        own = codes == code
+        by_policy.append(
+            {
+                "name": policies[code] if code >= 0 else "unknown",
+                "episodes": int(own.sum()),
+                "transitions": int(lengths[own].sum()),
+                "returns": estimate(returns[own]),
+            }
+        )
     return {
         "episodes": len(lengths),
-        "transitions": sum(lengths),
-        "lengths": {"min": min(lengths), "median": float(np.median(lengths)), "max": max(lengths)},
-        "returns": estimate([total for rows in by_policy.values() for _, total in rows]),
-        "policies": [
-            {
-                "name": name,
-                "episodes": len(rows),
-                "transitions": sum(steps for steps, _ in rows),
-                "returns": estimate([total for _, total in rows]),
-            }
-            for name, rows in by_policy.items()
-        ],
-        "ends": ends,
+        "transitions": int(lengths.sum()),
+        "lengths": {"min": int(lengths.min()), "median": float(np.median(lengths)), "max": int(lengths.max())},
+        "returns": estimate(returns),
+        "policies": by_policy,
+        "ends": dict(zip(_ENDS, np.bincount(ends, minlength=len(_ENDS)).tolist(), strict=True)),
     }
 
 
-def estimate(values: list[float]) -> dict[str, Any]:
+def _of_index(index: Index) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, list[str]]:
+    ends = np.where(index.terminated, 0, np.where(index.truncated, 1, 2))
+    return index.lengths, index.returns, ends, index.policy_codes, list(index.policies)
+
+
+def _of_stream(log: Iterable[Trajectory]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, list[str]]:
+    lengths, returns, ends, codes = array("q"), array("d"), array("b"), array("i")
+    policies: dict[str, int] = {}
+    for trajectory in log:
+        name = trajectory.info.get("policy")
+        lengths.append(len(trajectory))
+        returns.append(trajectory.total_reward)
+        ends.append(0 if trajectory.terminated else 1 if trajectory.truncated else 2)
+        codes.append(policies.setdefault(str(name), len(policies)) if name else -1)
+    columns = np.array(lengths, np.int64), np.array(returns), np.array(ends, np.int64), np.array(codes, np.int32)
+    return *columns, list(policies)
+
+
+def estimate(values: Any) -> dict[str, Any]:
     """Mean of episodes and its 95% interval by Student's t; what cannot be formed is null beside "why"."""
-    known = np.array([value for value in values if np.isfinite(value)], np.float64)
+    known = np.asarray(values, np.float64)
+    known = known[np.isfinite(known)]
     n = len(known)
     if n == 0:
         return {"mean": None, "lo": None, "hi": None, "n": 0, "why": "the log has no rewards"}

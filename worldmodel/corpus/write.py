@@ -1,9 +1,9 @@
-"""Writing: a part appears by rename or not at all."""
+"""Writing: a part appears by rename or not at all, and belongs to the corpus once the manifest names it."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import itertools
 import json
 import os
 import pathlib
@@ -11,26 +11,26 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from worldmodel.corpus.index import SPLIT_BY_ID
+from worldmodel.corpus.known_ids import KnownIds
 from worldmodel.corpus.lock import only_writer
 from worldmodel.corpus.manifest import (
+    JOURNAL,
     NAME,
     PARTS,
     Manifest,
     Part,
     check_part,
-    checksum_of,
     part_folder,
     read_manifest,
-    size_of,
-    sync_folder,
     write_manifest,
 )
+from worldmodel.corpus.part import PartWriter
 from worldmodel.corpus.read import Corpus, open_corpus
+from worldmodel.corpus.store import index_of
 from worldmodel.trajectory import Spec, Trajectory
 
-DATASET = "episodes"
-SPLIT = "train"  # what RLDS readers ask for; it holds every episode, our own split is by episode id
-SHARD_BYTES = 256 * 2**20
+__all__ = ["CorpusWriter", "PartWriter", "corpus_writer", "write_corpus"]
 
 
 def write_corpus(
@@ -40,6 +40,7 @@ def write_corpus(
     *,
     provenance: Mapping[str, Any],
     append: bool = False,
+    split_by: str | None = None,
 ) -> Corpus:
     """Writes `trajectories`, one after the other, as a new part of the corpus at `path`.
 
@@ -51,6 +52,8 @@ def write_corpus(
       trajectories: consumed once; each is validated against `spec`.
       provenance: plain JSON: what made these episodes.
       append: add a part to an existing corpus (or begin one); else `path` must not hold a corpus.
+      split_by: key of `info` whose value decides the split, so that all episodes of one value are on one side; None:
+        the corpus's own when appending, else the id.
 
     Returns:
       The corpus, opened anew.
@@ -59,29 +62,123 @@ def write_corpus(
       ValueError: a corpus is there already and `append` is false, specs differ, an episode is not valid or its id is
         taken, there is no episode, or another writer is at work. What was there stays as it was.
     """
+    with (
+        corpus_writer(path, spec, provenance=provenance, append=append, split_by=split_by) as corpus,
+        corpus.new_part() as part,
+    ):
+        for trajectory in trajectories:
+            part.add(trajectory)
+        corpus.publish(part.commit(provenance))
+    return open_corpus(path)
+
+
+@contextlib.contextmanager
+def corpus_writer(
+    path: str | os.PathLike[str],
+    spec: Spec,
+    *,
+    provenance: Mapping[str, Any],
+    append: bool = False,
+    split_by: str | None = None,
+    continuing: bool = False,
+) -> Iterator[CorpusWriter]:
+    """Holds the lock of the corpus at `path` and yields its `CorpusWriter`; arguments and errors as `write_corpus`.
+
+    What writers that were killed left unpublished is removed, unless the caller is `continuing` the conversion that
+    left it. `provenance` is the corpus's; each part has its own.
+    """
     path = pathlib.Path(path)
     if path.exists() and not path.is_dir():
         raise ValueError(f"corpus {path}: is a file; a folder is needed")
+    provenance = _plain(provenance, path)
+    _refuse_unless(append, path)
+    new = not path.exists()
+    path.mkdir(parents=True, exist_ok=True)
     try:
-        provenance = json.loads(json.dumps(dict(provenance), allow_nan=False))
+        with only_writer(path):
+            _refuse_unless(append, path)
+            manifest = Manifest(spec, provenance, (), split_by or SPLIT_BY_ID)
+            if (path / NAME).exists():
+                manifest = read_manifest(path)
+                if manifest.spec != Spec.from_json(spec.to_json()):
+                    raise ValueError(
+                        f"corpus {path}: its spec differs from that of the new episodes; one spec is needed"
+                    )
+                if split_by not in (None, manifest.split_by):
+                    raise ValueError(f"corpus {path}: is split by {manifest.split_by!r}, not by {split_by!r}")
+                for part in manifest.parts:
+                    check_part(path, part, contents=False)
+            if not continuing:
+                if (path / JOURNAL).exists():
+                    raise ValueError(
+                        f"corpus {path}: a conversion into it is not finished; run its command again first"
+                    )
+                _remove_unnamed(path, manifest)
+            yield CorpusWriter(path, manifest)
+    finally:
+        if not (path / NAME).exists():
+            for folder in (path / PARTS, *([path] if new else [])):
+                with contextlib.suppress(OSError):  # not there, or not empty: it holds someone else's files
+                    folder.rmdir()
+
+
+class CorpusWriter:
+    """The only writer of a corpus, while its `with` block runs (made by `corpus_writer`).
+
+    Attributes:
+      path: folder of the corpus.
+      manifest: as it is on disk now; its parts' provenance says what is already there (a restart looks here).
+    """
+
+    def __init__(self, path: pathlib.Path, manifest: Manifest):
+        self.path = path
+        self.manifest = manifest
+        self._known = KnownIds(lambda part: index_of(path, self.manifest, part))
+        for part in manifest.parts:
+            self._known.add(part)
+
+    def holds(self, episode_id: str) -> bool:
+        """Whether a published part holds an episode of this id; exact, from the indexes alone."""
+        return self._known.holds(episode_id)
+
+    def next_name(self, ahead: int = 0) -> str:
+        """Name of the next part, e.g. `part-00003`; `ahead`: of the one so many later."""
+        return f"part-{len(self.manifest.parts) + ahead:05d}"
+
+    def new_part(self, name: str | None = None, **options: Any) -> PartWriter:
+        """A `PartWriter` for the next part, which refuses ids that the corpus holds; options as `PartWriter`."""
+        name = name or self.next_name()
+        split_by = self.manifest.split_by
+        return PartWriter(self.path, name, self.manifest.spec, split_by=split_by, holds=self.holds, **options)
+
+    def publish(self, *parts: Part) -> None:
+        """Adds committed parts to the manifest, in this order, in one rename; they are of the corpus from here on.
+
+        Raises:
+          FileNotFoundError: a part's folder is not there.
+          ValueError: a part is not as it was committed, or its name or an id of it is in the corpus already.
+        """
+        known = self._known.copy()
+        names = {part.name for part in self.manifest.parts}
+        for part in parts:
+            if part.name in names:
+                raise ValueError(f"corpus {self.path}: has a {part.name} already")
+            names.add(part.name)
+            check_part(self.path, part, contents=False)
+            for episode_id in known.add(part):
+                raise ValueError(
+                    f"corpus {self.path}: {part.name}: id {episode_id!r} is in the corpus already; ids are unique"
+                )
+        manifest = dataclasses.replace(self.manifest, parts=(*self.manifest.parts, *parts))
+        write_manifest(self.path, manifest)
+        self.manifest, self._known = manifest, known
+
+
+def _plain(provenance: Mapping[str, Any], path: pathlib.Path) -> dict[str, Any]:
+    try:
+        return json.loads(json.dumps(dict(provenance), allow_nan=False))
     except (TypeError, ValueError) as error:
         raise ValueError(f"corpus {path}: provenance is not plain JSON ({error})") from error
-    _refuse_unless(append, path)
-    path.mkdir(parents=True, exist_ok=True)
-    with only_writer(path):
-        _refuse_unless(append, path)
-        manifest = Manifest(spec, provenance, ())
-        taken: set[str] = set()
-        if (path / NAME).exists():
-            manifest = read_manifest(path)
-            if manifest.spec != Spec.from_json(spec.to_json()):
-                raise ValueError(f"corpus {path}: its spec differs from that of the new episodes; one spec is needed")
-            for part in manifest.parts:
-                check_part(path, part, contents=False)
-            taken = {str(trajectory.info["id"]) for trajectory in open_corpus(path)}
-        part = _write_part(path, f"part-{len(manifest.parts):05d}", spec, trajectories, taken, provenance)
-        write_manifest(path, dataclasses.replace(manifest, parts=(*manifest.parts, part)))
-    return open_corpus(path)
 
 
 def _refuse_unless(append: bool, path: pathlib.Path) -> None:
@@ -89,99 +186,9 @@ def _refuse_unless(append: bool, path: pathlib.Path) -> None:
         raise ValueError(f"corpus {path}: holds a corpus already; append to it, or name another folder")
 
 
-def _write_part(
-    path: pathlib.Path,
-    name: str,
-    spec: Spec,
-    trajectories: Iterable[Trajectory],
-    taken: set[str],
-    provenance: Mapping[str, Any],
-) -> Part:
-    target = part_folder(path, name)
-    temporary = path / PARTS / f".{name}.writing"
-    # Either can be left by a writer that was killed; the manifest names neither.
-    for leftover in (temporary, target):
-        shutil.rmtree(leftover, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    try:
-        episodes, transitions = _write_dataset(temporary, spec, _named(trajectories, name, taken), path)
-        for file in temporary.iterdir():
-            with open(file, "rb") as stream:
-                os.fsync(stream.fileno())
-        sync_folder(temporary)
-        size, checksum = size_of(temporary), checksum_of(temporary)
-        os.rename(temporary, target)
-        sync_folder(target.parent)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-    return Part(name, episodes, transitions, size, checksum, provenance)
-
-
-def _named(trajectories: Iterable[Trajectory], part: str, taken: set[str]) -> Iterator[Trajectory]:
-    """Gives every episode an id, and refuses one that is taken (the split and the resumption go by id)."""
-    for index, trajectory in enumerate(trajectories):
-        name = str(trajectory.info.get("id", f"{part}-{index:06d}"))
-        if name in taken:
-            raise ValueError(f"episode {index}: its id {name!r} is in the corpus already; ids are unique")
-        taken.add(name)
-        yield dataclasses.replace(trajectory, info={**trajectory.info, "id": name})
-
-
-def _write_dataset(
-    folder: pathlib.Path, spec: Spec, trajectories: Iterator[Trajectory], path: pathlib.Path
-) -> tuple[int, int]:
-    """Writes a TFDS dataset of ArrayRecord files into `folder`; returns its numbers of episodes and transitions."""
-    import tensorflow_datasets as tfds
-    from array_record.python.array_record_module import ArrayRecordWriter
-    from etils import epath
-    from tensorflow_datasets.core import dataset_info
-    from tensorflow_datasets.core.splits import SplitDict
-
-    from worldmodel.corpus.rlds import EpisodeCoder
-
-    first = next(trajectories, None)
-    if first is None:
-        raise ValueError(f"corpus {path}: no episode to write; at least one is needed")
-    coder = EpisodeCoder(spec)
-    template = tfds.core.ShardedFileTemplate(
-        data_dir=epath.Path(folder),
-        dataset_name=DATASET,
-        split=SPLIT,
-        filetype_suffix="array_record",
-        template="{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_INDEX}",
-    )
-    shard_lengths: list[int] = []
-    transitions = total_bytes = shard_bytes = 0
-    writer = None
-    try:
-        for index, trajectory in enumerate(itertools.chain([first], trajectories)):
-            where = f"episode {index} ({trajectory.info['id']})"
-            trajectory.validate(spec, where=where)
-            record = coder.encode(trajectory, where=where)
-            if writer is None or shard_bytes >= SHARD_BYTES:
-                if writer is not None:
-                    writer.close()
-                shard = template.sharded_filepath(shard_index=len(shard_lengths), num_shards=None)
-                writer = ArrayRecordWriter(os.fspath(shard), "group_size:1")
-                shard_lengths.append(0)
-                shard_bytes = 0
-            writer.write(record)
-            shard_lengths[-1] += 1
-            shard_bytes += len(record)
-            total_bytes += len(record)
-            transitions += len(trajectory)
-    finally:
-        if writer is not None:
-            writer.close()
-    identity = dataset_info.DatasetIdentity(
-        name=DATASET, version=tfds.core.Version("1.0.0"), data_dir=os.fspath(folder), module_name=__name__
-    )
-    info = tfds.core.DatasetInfo(builder=identity, features=coder.features, description=f"Episodes of {spec.env_id}.")
-    info.set_file_format(tfds.core.FileFormat.ARRAY_RECORD)
-    split = tfds.core.SplitInfo(
-        name=SPLIT, shard_lengths=shard_lengths, num_bytes=total_bytes, filename_template=template
-    )
-    info.set_splits(SplitDict([split]))
-    info.write_to_directory(folder)
-    return sum(shard_lengths), transitions
+def _remove_unnamed(path: pathlib.Path, manifest: Manifest) -> None:
+    named = {part_folder(path, part.name) for part in manifest.parts}
+    for pattern in ("part-*", ".*.writing"):
+        for folder in (path / PARTS).glob(pattern):
+            if folder not in named:
+                shutil.rmtree(folder)

@@ -1,4 +1,4 @@
-"""`worldmodel data record` and `worldmodel data show`: logs in, and what they hold."""
+"""`worldmodel data record`: a real environment's logs as a corpus."""
 
 from __future__ import annotations
 
@@ -40,22 +40,10 @@ class RecordOptions:
     """Print one JSON object."""
 
 
-@dataclasses.dataclass(frozen=True)
-class ShowOptions:
-    """Prints what a log holds: spaces, counts, lengths, returns, ends.
-
-    Example: worldmodel data show corpora/cartpole
-    """
-
-    source: tyro.conf.Positional[str]
-    """Folder of a corpus, or FORMAT:PLACE."""
-    json: bool = False
-    """Print one JSON object."""
-
-
 def record(options: RecordOptions) -> dict[str, Any]:
     """Records and writes; prints and returns the summary of the whole corpus (as `summarise`)."""
     from worldmodel.agents.record import record as run
+    from worldmodel.cli.show import ShowOptions, show
     from worldmodel.corpus.manifest import NAME
     from worldmodel.corpus.write import write_corpus
 
@@ -82,20 +70,6 @@ def record(options: RecordOptions) -> dict[str, Any]:
         )
         write_corpus(options.out, spec, trajectories, provenance=provenance, append=options.append)
     return show(ShowOptions(str(options.out), json=options.json))
-
-
-def show(options: ShowOptions) -> dict[str, Any]:
-    """Prints and returns the summary of a log (as `summarise`)."""
-    from worldmodel.corpus.summary import summarise
-    from worldmodel.sources import read
-
-    source = read(options.source)
-    summary = {"source": options.source, "spec": source.spec.to_json(), **summarise(iter(source))}
-    if options.json:
-        print(json.dumps(summary, allow_nan=False))
-    else:
-        _print_tables(summary)
-    return summary
 
 
 def _env_kwargs(text: str) -> dict[str, Any]:
@@ -132,45 +106,3 @@ class _progress:
 
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
-
-
-def _print_tables(summary: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console()
-    spec = summary["spec"]
-    facts = Table(title=summary["source"], show_header=False, title_justify="left")
-    rows = {
-        "environment": spec["env_id"] or "unknown",
-        "observation": _describe(spec["observation_space"]),
-        "action": _describe(spec["action_space"]),
-        "time limit": str(spec["max_episode_steps"] or "none"),
-        "episodes": f"{summary['episodes']:,}",
-        "transitions": f"{summary['transitions']:,}",
-        "length": "min {min:,}, median {median:,.0f}, max {max:,}".format(**summary["lengths"]),
-        "return": _estimate_text(summary["returns"]),
-        "ends": ", ".join(f"{count:,} {name}" for name, count in summary["ends"].items()),
-    }
-    for name, value in rows.items():
-        facts.add_row(name, value)
-    policies = Table("policy", "episodes", "transitions", "return")
-    for policy in summary["policies"]:
-        counts = f"{policy['episodes']:,}", f"{policy['transitions']:,}"
-        policies.add_row(policy["name"], *counts, _estimate_text(policy["returns"]))
-    console.print(facts)
-    console.print(policies)
-
-
-def _describe(space: dict[str, Any]) -> str:
-    if space["type"] == "Discrete":
-        return f"Discrete({space['n']})" + (f", from {space['start']}" if space["start"] else "")
-    return f"Box{tuple(space['shape'])} {space['dtype']}"
-
-
-def _estimate_text(value: dict[str, Any]) -> str:
-    if value["mean"] is None:
-        return value["why"]
-    if value["lo"] is None:
-        return f"{value['mean']:.4g}"
-    return f"{value['mean']:.4g} (95%: {value['lo']:.4g} to {value['hi']:.4g})"
