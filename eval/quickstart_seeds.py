@@ -102,7 +102,9 @@ def measure(env: str, seed: int, core: int) -> dict:
 def commit() -> str:
     """The revision that is measured; `+` marks uncommitted changes."""
     command = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
-    return subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False).stdout.strip()
+    return subprocess.run(
+        command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+    ).stdout.strip()
 
 
 def summarise(env: str, seeds: list[int]) -> None:
