@@ -40,7 +40,7 @@ REAL = {
     "text-airline": "tau_bench_airline/gpt-4o-airline.json",
 }
 ENVS = ("text", *REAL)
-STREAM = 2026
+STREAM = 2027
 TEXT = {"type": "Text", "max_length": None}
 LONGEST_ACTION = 4000
 SPEC = Spec(TEXT, {"type": "Text", "max_length": LONGEST_ACTION})

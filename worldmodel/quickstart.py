@@ -233,7 +233,7 @@ def _measure(
         ledger=ledger,
     )
     found = probed.to_json()
-    summary = summarise(iter(corpus))
+    summary = summarise(corpus)
     report = {
         "env_id": config.env,
         "seed": config.seed,

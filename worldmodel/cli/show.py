@@ -40,7 +40,7 @@ def show(options: ShowOptions) -> dict[str, Any]:
         from worldmodel.report.logs import check_suffix
 
         check_suffix(options.plot)  # before the log is read, which may take long
-    summary = {"source": options.source, "spec": log.spec.to_json(), **summarise(iter(log))}
+    summary = {"source": options.source, "spec": log.spec.to_json(), **summarise(log)}
     if options.plot is not None:
         from worldmodel.report.logs import plot_log
 
