@@ -115,3 +115,11 @@ def test_probe_prints_json_without_policies_or_corpus(tmp_path, capsys):
     assert report["one_step"] is None
     assert report["why"]["one_step"] == "no corpus was given"
     assert isinstance(report["verdict"], str)
+
+
+def test_a_reader_that_stops_reading_is_no_error():
+    command = f"{sys.executable} -m worldmodel.cli data lint --codes | head -c 100"
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, check=False)
+    assert len(done.stdout) == 100
+    assert done.stderr == b""
+    assert done.returncode in (0, 141)

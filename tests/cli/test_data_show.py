@@ -24,7 +24,7 @@ TEXT = {"type": "Text", "max_length": None}
         (box((2, 3), "float64", -1.0, 2.5), "Box(2, 3) float64, -1 to 2.5"),
         (box((64, 48, 3), "uint8"), "Box(64, 48, 3) uint8, an image"),
         ({"type": "MultiDiscrete", "nvec": [2, 3], "start": [0, 0]}, "MultiDiscrete([2, 3])"),
-        ({"type": "MultiDiscrete", "nvec": [2] * 9, "start": [1] * 9}, "MultiDiscrete([2, 2, 2, 2, 2, 2, ..]), from"),
+        ({"type": "MultiDiscrete", "nvec": [2] * 9, "start": [1] * 9}, "MultiDiscrete((9,) of 2), from"),
         ({"type": "MultiBinary", "shape": [4]}, "MultiBinary(4,)"),
         (TEXT, "Text"),
         ({"type": "Text", "max_length": 80}, "Text of at most 80 characters"),

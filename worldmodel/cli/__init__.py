@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 a gate or check failed, 2 bad usage or bad input (one clea
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -42,6 +43,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _dispatch(words)
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
+    except BrokenPipeError:  # who read our output (`| head`) has had enough; the interpreter must not flush again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except FloatingPointError as error:
         if debug:
             raise

@@ -89,7 +89,7 @@ def _print_table(source: str, report: LintReport) -> None:
     from rich.text import Text
 
     console = Console()
-    table = Table("code", "severity", "episodes", Column("message", overflow="fold"), "repair")
+    table = Table(Column("code", no_wrap=True), "severity", "episodes", Column("message", overflow="fold"), "--fix")
     for each in report.findings:
         count = each.evidence.get("count", len(each.episodes))
         named = f"{count:,}" if count else ""
@@ -98,7 +98,7 @@ def _print_table(source: str, report: LintReport) -> None:
             Text(each.severity, style=_COLORS[each.severity]),
             named,
             Text(each.message),
-            Text(each.fix or ""),
+            "yes" if each.fix else "",
         )
     if report.findings:
         console.print(table)

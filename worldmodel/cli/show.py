@@ -7,6 +7,7 @@ import json
 import pathlib
 from typing import Any
 
+import numpy as np
 import tyro
 
 from worldmodel.cli.logs import open_log, reader_options
@@ -95,7 +96,9 @@ def describe(space: dict[str, Any], indent: str = "") -> str:
     if kind == "Discrete":
         return f"Discrete({space['n']})" + (f", from {space['start']}" if space["start"] else "")
     if kind == "MultiDiscrete":
-        return f"MultiDiscrete({_short(space['nvec'])})" + ("" if _zero(space["start"]) else ", from other than 0")
+        kinds = np.unique(space["nvec"])
+        sizes = _short(space["nvec"]) if len(kinds) > 1 else f"{np.shape(space['nvec'])} of {kinds[0]}"
+        return f"MultiDiscrete({sizes})" + ("" if _zero(space["start"]) else ", from other than 0")
     if kind == "MultiBinary":
         return f"MultiBinary{_shape(space)}"
     if kind == "Text":
