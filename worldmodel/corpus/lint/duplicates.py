@@ -40,6 +40,8 @@ class Copies:
         )
         self._piece = PIECE // 2 if "Text" in kinds else PIECE
         self._unlikely = 2 if "Text" in kinds else 4
+        # A start and a policy from few bring the same short episode again and again.
+        self._shortest = PIECE if self._finite and "Text" not in kinds else 1
         self._beginnings: dict[int, tuple[array.array, array.array]] = {}
         self._halves, self._wholes, self._owners = array.array("Q"), array.array("Q"), array.array("L")
 
@@ -131,7 +133,7 @@ class Copies:
         by_chance = self._longest_by_chance(records, len(pairs)) if pairs else 0
         for first, copy in pairs:
             same_seed = first.keys.get("seed") is not None and first.keys.get("seed") == copy.keys.get("seed")
-            if first.steps >= self._unlikely * by_chance or same_seed:
+            if first.steps >= max(self._unlikely * by_chance, self._shortest) or same_seed:
                 yield first, copy
 
     def _longest_by_chance(self, records: Sequence[Record], copies: int) -> int:
