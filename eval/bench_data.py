@@ -54,6 +54,8 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--memory-of", type=Path, default=None, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.work is not None:
+        options.work.mkdir(parents=True, exist_ok=True)
     if options.memory_of is not None:
         print(json.dumps(memory_of(options.memory_of, options.batches)))
         return 0
