@@ -101,6 +101,7 @@ def test_a_stray_real_step_is_seen():
     assert ledger.count("after_logs") == 1
 
 
+@pytest.mark.slow
 def test_a_share_of_training_without_an_ended_episode_is_null(tmp_path):
     """Ten steps of each environment, of episodes that take two hundred: no return is known until the end."""
     config = QuickstartConfig(

@@ -23,24 +23,24 @@ DEFAULT_TIME_LIMIT = 1_000
 class Dynamics(Protocol):
     """What simulator, environments and probe see of a model. Pure, natively batched over `B` rows."""
 
-    def initial(self, params: PyTree, key: Key[Array, " B"], context: Any = None) -> tuple[PyTree, Array]:
-        """Starts an episode in every row; returns `(state, obs [B, ...])`."""
+    def initial(self, params: PyTree, key: Key[Array, " B"], context: Any = None) -> tuple[PyTree, PyTree]:
+        """Starts an episode in every row; returns `(state, obs)`, obs columns `[B, ...]`."""
         ...
 
     def advance(
-        self, params: PyTree, state: PyTree, action: Array, key: Key[Array, " B"], *, uncertainty: bool = False
-    ) -> tuple[PyTree, Array, Array, Array, dict[str, Array]]:
+        self, params: PyTree, state: PyTree, action: PyTree, key: Key[Array, " B"], *, uncertainty: bool = False
+    ) -> tuple[PyTree, PyTree, Array, Array, dict[str, Array]]:
         """Samples a transition per row; returns `(state, obs, reward [B], terminated [B], info)`."""
         ...
 
     def score(
-        self, params: PyTree, state: PyTree, action: Array, obs: Array, reward: Array, terminated: Array
+        self, params: PyTree, state: PyTree, action: PyTree, obs: PyTree, reward: Array, terminated: Array
     ) -> Float[Array, "members B parts"]:
         """Nats each member gives to the transition's observation, reward and termination."""
         ...
 
     def observe(
-        self, params: PyTree, state: PyTree, action: Array, obs: Array, reward: Array, terminated: Array
+        self, params: PyTree, state: PyTree, action: PyTree, obs: PyTree, reward: Array, terminated: Array
     ) -> PyTree:
         """The state after a transition that really happened."""
         ...
@@ -56,9 +56,9 @@ class SimState:
 
 
 class Step(NamedTuple):
-    """One step of every row: obs `[B, ...]`, reward float32, terminated and truncated bool `[B]`, info."""
+    """One step of every row: obs columns `[B, ...]`, reward float32, terminated and truncated bool `[B]`, info."""
 
-    obs: Array
+    obs: PyTree
     reward: Array
     terminated: Array
     truncated: Array
@@ -68,12 +68,12 @@ class Step(NamedTuple):
 class Rollout(NamedTuple):
     """`T` steps of `B` rows, time first.
 
-    obs `[T+1, B, ...]`, action `[T, B, ...]`, reward `[T, B]`, terminated and truncated `[T, B]`, alive bool
-    `[T, B]`: False for steps after the row's episode ended, whose other values mean nothing.
+    obs columns `[T+1, B, ...]`, action columns `[T, B, ...]`, reward `[T, B]`, terminated and truncated `[T, B]`, alive
+    bool `[T, B]`: False for steps after the row's episode ended, whose other values mean nothing.
     """
 
-    obs: Array
-    action: Array
+    obs: PyTree
+    action: PyTree
     reward: Array
     terminated: Array
     truncated: Array
@@ -85,8 +85,8 @@ class Rollout(NamedTuple):
         return jnp.sum(jnp.where(self.alive, self.reward, 0.0), axis=0)
 
 
-Policy = Callable[[Array, Array], Array]
-"""`(obs [B, ...], keys [B]) -> action [B, ...]`."""
+Policy = Callable[[Any, Array], Any]
+"""`(obs, keys [B]) -> action`, both columns `[B, ...]`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Simulator:
         return SimState(dynamics, keys[:, 1], jnp.zeros(key.shape[0], jnp.int32)), obs
 
     def step(
-        self, params: PyTree, state: SimState, action: Array, *, uncertainty: bool = False
+        self, params: PyTree, state: SimState, action: PyTree, *, uncertainty: bool = False
     ) -> tuple[SimState, Step]:
         """One step of every row. A row that ended must be reset by the caller, see `replace_rows`."""
         keys = jax.vmap(jax.random.split)(state.key)
@@ -131,7 +131,7 @@ class Simulator:
             select_rows(where, fresh.steps, state.steps),
         )
 
-    def reset_rows(self, params: PyTree, where: Bool[Array, " B"], state: SimState, obs: Array):
+    def reset_rows(self, params: PyTree, where: Bool[Array, " B"], state: SimState, obs: PyTree):
         """Starts a new episode, keyed by the old one, where true; returns `(state, obs)`."""
         fresh, fresh_obs = self.reset(params, state.key)
         return self.replace_rows(where, fresh, state), select_rows(where, fresh_obs, obs)
@@ -153,7 +153,7 @@ class Simulator:
         (_, last, _), (before, action, step, alive) = jax.lax.scan(
             body, (state, obs, everyone), jnp.swapaxes(row_keys, 0, 1)
         )
-        observations = jnp.concatenate([before, last[None]])
+        observations = jax.tree.map(lambda some, end: jnp.concatenate([some, end[None]]), before, last)
         return Rollout(observations, action, step.reward, step.terminated, step.truncated, alive)
 
 

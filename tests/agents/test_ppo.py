@@ -13,8 +13,7 @@ from gymnasium import spaces
 from worldmodel.agents.batch_env import BatchStep, Interface, RealBatch, SimulatedBatch
 from worldmodel.agents.counting import StepLedger
 from worldmodel.agents.ppo import LearnedPolicy, PPOConfig, make_actor, train_ppo
-from worldmodel.codec import BoxCodec, RewardCodec, StepCodec
-from worldmodel.codec import DiscreteCodec
+from worldmodel.codec import BoxCodec, DiscreteCodec, RewardCodec, StepCodec
 from worldmodel.simulator import Simulator
 from worldmodel.trajectory import Spec
 

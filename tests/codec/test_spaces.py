@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from worldmodel.codec import BoxCodec, DiscreteCodec, RewardCodec, StepCodec, fit_codec
-from worldmodel.codec.spaces import BIN_FRACTION, QUANTILES
+from worldmodel.codec import BIN_FRACTION, QUANTILES, BoxCodec, DiscreteCodec, RewardCodec, StepCodec, fit_codec
 from worldmodel.trajectory import Spec
 
 

@@ -11,7 +11,7 @@ from tests.fidelity.planted import END, LIMIT, SPEC, log, log_episode, planted_w
 from tests.support import untrained_model
 from worldmodel.agents.counting import StepLedger
 from worldmodel.agents.record import record
-from worldmodel.codec.spaces import BIN_FRACTION
+from worldmodel.codec import BIN_FRACTION
 from worldmodel.corpus.columns import Columns
 from worldmodel.fidelity.noise_reference import PHASE, noise_reference
 from worldmodel.fidelity.replay import draw_starts, gather, open_loop_paths, teacher_forced

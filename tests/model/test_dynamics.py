@@ -46,12 +46,17 @@ def keys(seed, count=ROWS):
 
 def logged(world, t):
     """Action, next observation, reward and termination of every row at step `t`."""
-    return world.action[:, t], world.obs[:, t + 1], world.reward[:, t], world.terminated[:, t]
+    return at(world.action, np.s_[:, t]), at(world.obs, np.s_[:, t + 1]), world.reward[:, t], world.terminated[:, t]
+
+
+def at(columns, where):
+    """`column[where]` of every column."""
+    return jax.tree.map(lambda column: column[where], columns)
 
 
 def absorbed(world, start_at, observe, steps=WINDOW + 2):
     """The state of all rows after `steps` logged transitions."""
-    state, _ = start_at(world.params, keys(3), world.obs[:, 0])
+    state, _ = start_at(world.params, keys(3), at(world.obs, np.s_[:, 0]))
     for t in range(steps):
         state = observe(world.params, state, *logged(world, t))
     return state
@@ -64,7 +69,7 @@ def state(world, default):
 
 @pytest.fixture(scope="module")
 def action(world):
-    return world.action[:, WINDOW + 2]
+    return at(world.action, np.s_[:, WINDOW + 2])
 
 
 def assert_close(got, want, tolerance=1e-5, context=""):
@@ -92,12 +97,13 @@ def test_observing_a_history_equals_the_sequence_though_rows_reset_at_different_
             predicted = dynamics.predict(world.params, state, action)
             return dynamics.observe(world.params, state, action, after, reward, terminated), (h, nats, predicted)
 
-        start, _ = dynamics.start_at(world.params, keys(2), obs[0])
-        steps = jnp.arange(len(action))
-        return jax.lax.scan(body, start, (steps, obs[:-1], action, obs[1:], reward, terminated))[1]
+        start, _ = dynamics.start_at(world.params, keys(2), at(obs, 0))
+        steps = jnp.arange(len(reward))
+        logs = (steps, at(obs, np.s_[:-1]), action, at(obs, np.s_[1:]), reward, terminated)
+        return jax.lax.scan(body, start, logs)[1]
 
     logs = (world.obs, world.action, world.reward, world.terminated)
-    hidden, nats, predicted = cached(*(jnp.swapaxes(x, 0, 1) for x in logs))
+    hidden, nats, predicted = cached(*jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), logs))
 
     @jax.jit
     def full(params, before, action, after, reward, terminated):
@@ -108,9 +114,9 @@ def test_observing_a_history_equals_the_sequence_though_rows_reset_at_different_
 
     rows, times = np.arange(ROWS)[:, None], resets[:, None] + np.arange(length)
     pieces = (
-        world.obs[rows, times],
-        world.action[rows, times],
-        world.obs[rows, times + 1],
+        at(world.obs, (rows, times)),
+        at(world.action, (rows, times)),
+        at(world.obs, (rows, times + 1)),
         world.reward[rows, times],
         world.terminated[rows, times],
     )
@@ -142,12 +148,12 @@ def test_score_of_what_advance_sampled_is_its_log_prob(world, default, state, ac
 def test_observing_what_advance_sampled_gives_its_state(world, default, state, action):
     after, obs, reward, terminated, _ = default.advance(world.params, state, action, keys(20))
     assert_same_bits(default.observe(world.params, state, action, obs, reward, terminated), after)
-    np.testing.assert_array_equal(after.observation, obs)
+    assert_same_bits(after.observation, obs)
     np.testing.assert_array_equal(after.reward, reward)
     assert (np.asarray(after.cache[0].keys) != np.asarray(state.cache[0].keys)).any()
 
 
-@in_one_world
+@pytest.mark.parametrize("world", ["box", "tree"], indirect=True)
 def test_eight_rows_together_equal_eight_alone(world, default):
     def rollout(rows):
         """Three sampled steps of these rows, each with its own keys and actions."""
@@ -155,7 +161,7 @@ def test_eight_rows_together_equal_eight_alone(world, default):
         state, obs = default.initial(world.params, key[0])
         steps = []
         for t in range(3):
-            state, *step = default.advance(world.params, state, world.action[rows, t], key[t + 1])
+            state, *step = default.advance(world.params, state, at(world.action, np.s_[rows, t]), key[t + 1])
             steps.append(step)
         return obs, steps, (state.seen, state.observation, state.reward, state.member)
 
@@ -167,7 +173,7 @@ def test_eight_rows_together_equal_eight_alone(world, default):
     assert_same_bits(rollout(np.arange(ROWS)), together)
 
 
-@in_one_world
+@pytest.mark.parametrize("world", ["box", "tree"], indirect=True)
 def test_grouped_layout_equals_the_default_one_for_the_same_members(world, default, action):
     grouped = StepDynamics(world.config, world.codec, grouped=True)
     dealt = absorbed(world, grouped.start_at, jax.jit(grouped.observe))
@@ -220,7 +226,7 @@ def test_starts_come_from_the_logs_and_rows_are_keyed_alone(world, default):
 
 @in_one_world
 def test_replaced_rows_forget_and_others_go_on(world, default, state):
-    fresh, _ = default.dynamics.start_at(world.params, keys(70), world.obs[:, 20])
+    fresh, _ = default.dynamics.start_at(world.params, keys(70), at(world.obs, np.s_[:, 20]))
     where = jnp.arange(ROWS) % 2 == 0
     mixed = default.dynamics.replace_rows(where, fresh, state)
     got, new, old = (np.asarray(default.score(world.params, s, *logged(world, 20))) for s in (mixed, fresh, state))
@@ -231,9 +237,14 @@ def test_replaced_rows_forget_and_others_go_on(world, default, state):
 
 def test_disagreement_is_the_spread_of_the_members(world, default, state, action):
     info = default.advance(world.params, state, action, keys(80))[4]
-    central = np.asarray(default.predict(world.params, state, action)[0])
+    central = default.predict(world.params, state, action)[0]
     codec = world.codec.observation
-    if codec.kind == "box":
+    if codec.kind == "tree":
+        spread = np.std(np.asarray(codec.flatten(central))[..., : codec.numbers], axis=0)
+        apart = np.mean(np.asarray(codec.index(at(central, 0)) != codec.index(at(central, 1))) / 2.0, axis=-1)
+        parts = np.sum((spread / codec.leaves[0].delta_scale) ** 2, axis=-1) + codec.sites * apart
+        want = np.sqrt(parts / (codec.numbers + codec.sites))
+    elif codec.kind == "box":
         spread = np.std(central, axis=0) / np.array(codec.delta_scale)
         want = np.sqrt((spread**2).mean(axis=-1))
     else:
@@ -242,7 +253,7 @@ def test_disagreement_is_the_spread_of_the_members(world, default, state, action
     np.testing.assert_allclose(info["disagreement"], want, atol=1e-4)
     assert (np.asarray(info["disagreement"]) > 0.01).any()
     clones = jax.tree.map(lambda leaf: jnp.stack([leaf[0], leaf[0]]), world.params["members"])
-    fresh, _ = default.dynamics.start_at(world.params, keys(81), world.obs[:, 0])
+    fresh, _ = default.dynamics.start_at(world.params, keys(81), at(world.obs, np.s_[:, 0]))
     info = default.advance({**world.params, "members": clones}, fresh, action, keys(82))[4]
     np.testing.assert_allclose(info["disagreement"], 0.0, atol=1e-3)
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tests.model.worlds import make_world
 from worldmodel.codec import fit_codec
 from worldmodel.model.dynamics import StepDynamics
 from worldmodel.model.heads import logistic_mixture_log_prob
@@ -33,7 +34,7 @@ def everything(world, model):
     def run(obs, action, reward, terminated):
         first = jnp.full_like(reward[:, :1], world.codec.reward.mean)
         last_reward = jnp.concatenate([first, reward[:, :-1]], axis=1)
-        before, after = obs[:, :-1], obs[:, 1:]
+        before, after = at(obs, np.s_[:, :-1]), at(obs, np.s_[:, 1:])
         h = model.sequence(model.inputs(before, action, last_reward))
         return h, model.log_prob(h, before, after, reward, terminated.astype(jnp.float32)), *model.mean(h, before)
 
@@ -46,30 +47,51 @@ def hidden(world, everything):
     return everything(world.obs, world.action, world.reward, world.terminated)[0][:, -1]
 
 
+def at(columns, where):
+    """`column[where]` of every column."""
+    return jax.tree.map(lambda column: column[where], columns)
+
+
 def differing(got, want):
-    """Steps at which any bit of a row's output differs, bool [T]."""
-    return (np.asarray(got) != np.asarray(want)).reshape(*got.shape[:2], -1).any(axis=(0, 2))
+    """Steps at which any bit of a row's output differs in any column, bool [T]."""
+    pairs = zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True)
+    return np.any(
+        [(np.asarray(a) != np.asarray(b)).reshape(*a.shape[:2], -1).any(axis=(0, 2)) for a, b in pairs], axis=0
+    )
+
+
+def changed_at(world, step):
+    """Observations and actions of which those at one step are others."""
+    obs, action, codec = world.obs, world.action, world.codec
+    if codec.observation.kind == "tree":
+
+        def swap(column):
+            return column.at[:, step].set(jnp.roll(column, 1, axis=0)[:, step])
+
+        return jax.tree.map(swap, obs), jax.tree.map(swap, action)
+    if codec.observation.kind == "box":
+        other = jnp.roll(obs, 1, axis=0)[:, step]
+        return obs.at[:, step].set(other), action.at[:, step].set((action[:, step] - 1) % 3 + 2)
+    return (
+        obs.at[:, step].set(jnp.clip(-obs[:, step] - 1, -3, 3)),
+        action.at[:, step].set(action[:, step] / 2 + 0.1),
+    )
 
 
 def test_future_changes_no_bit_of_the_past_and_the_window_ends_where_said(world, everything):
     logs = (world.obs, world.action, world.reward, world.terminated)
     base = everything(*logs)
-    at, steps = 11, world.action.shape[1]
-    assert steps > at + RECEPTIVE + 1
-    codec = world.codec
-    other_obs = jnp.roll(world.obs, 1, axis=0)[:, at] if codec.observation.kind == "box" else -world.obs[:, at] - 1
-    other_obs = jnp.clip(other_obs, -3, 3) if codec.observation.kind == "discrete" else other_obs
-    other_action = (
-        (world.action[:, at] - 1) % 3 + 2 if codec.action.kind == "discrete" else world.action[:, at] / 2 + 0.1
-    )
+    step, steps = 11, world.reward.shape[1]
+    assert steps > step + RECEPTIVE + 1
+    other_obs, other_action = changed_at(world, step)
     changes = {
-        "observation": (world.obs.at[:, at].set(other_obs), *logs[1:]),
-        "action": (logs[0], world.action.at[:, at].set(other_action), *logs[2:]),
-        "reward": (*logs[:2], world.reward.at[:, at].add(5.0), logs[3]),
+        "observation": (other_obs, *logs[1:]),
+        "action": (logs[0], other_action, *logs[2:]),
+        "reward": (*logs[:2], world.reward.at[:, step].add(5.0), logs[3]),
     }
     for what, changed in changes.items():
         h, nats, *central = everything(*changed)
-        first = at + 1 if what == "reward" else at  # position t reads the reward of step t - 1
+        first = step + 1 if what == "reward" else step  # position t reads the reward of step t - 1
         differs = differing(h, base[0])
         assert not differs[:first].any(), what
         assert differs[first : first + RECEPTIVE].all(), what
@@ -77,8 +99,8 @@ def test_future_changes_no_bit_of_the_past_and_the_window_ends_where_said(world,
         for got, want in zip(central, base[2:], strict=True):
             assert not differing(got, want)[:first].any(), what
         scored = differing(nats, base[1])
-        # The observation at `at` is also what step at - 1 led to, and the reward at `at` is scored there.
-        assert not scored[: at - 1 if what == "observation" else at].any(), what
+        # The observation at `step` is also what the step before led to, and the reward at `step` is scored there.
+        assert not scored[: step - 1 if what == "observation" else step].any(), what
         assert scored[first], what
     last = everything(*logs[:3], ~world.terminated)
     np.testing.assert_array_equal(last[0], base[0])  # an end is predicted, never read
@@ -87,11 +109,12 @@ def test_future_changes_no_bit_of_the_past_and_the_window_ends_where_said(world,
 
 def test_parts_are_scored_each_given_the_ones_before(world, model, hidden):
     """Observation, then reward given it, then termination given both."""
-    obs, after, reward = world.obs[:, -2], world.obs[:, -1], world.reward[:, -1]
+    obs, after, reward = at(world.obs, np.s_[:, -2]), at(world.obs, np.s_[:, -1]), world.reward[:, -1]
     run = jax.jit(model.log_prob)
     base = np.asarray(run(hidden, obs, after, reward, jnp.zeros(8)))
     assert base.shape == (8, 3)
-    elsewhere = np.asarray(run(hidden, obs, jnp.roll(after, 1, axis=0), reward, jnp.zeros(8)))
+    moved = jax.tree.map(lambda column: jnp.roll(column, 1, axis=0), after)
+    elsewhere = np.asarray(run(hidden, obs, moved, reward, jnp.zeros(8)))
     assert (np.abs(elsewhere - base).max(axis=0) > 1e-3).all()
     paid = np.asarray(run(hidden, obs, after, reward + 2.0, jnp.zeros(8)))
     np.testing.assert_array_equal(paid[:, 0], base[:, 0])
@@ -102,14 +125,16 @@ def test_parts_are_scored_each_given_the_ones_before(world, model, hidden):
 
 
 def test_draw_scores_what_it_drew(world, model, hidden):
-    count = 2 * (3 + 1) + 1 if world.codec.observation.kind == "box" else 2 * (1 + 1) + 1
+    count = {"box": 2 * 3, "discrete": 2, "tree": 2 * 2 + 1 + 4 + 5}[world.codec.observation.kind] + 3
     assert world.codec.uniforms == count
     uniforms = jnp.asarray(np.random.default_rng(3).uniform(size=(8, count)), jnp.float32)
-    draw = jax.jit(model.draw)(hidden, world.obs[:, -2], uniforms)
-    nats = jax.jit(model.log_prob)(hidden, world.obs[:, -2], draw.obs, draw.reward, draw.terminated.astype(jnp.float32))
+    obs = at(world.obs, np.s_[:, -2])
+    draw = jax.jit(model.draw)(hidden, obs, uniforms)
+    nats = jax.jit(model.log_prob)(hidden, obs, draw.obs, draw.reward, draw.terminated.astype(jnp.float32))
     np.testing.assert_allclose(nats, draw.log_prob, atol=1e-5, rtol=1e-5)
     np.testing.assert_array_equal(draw.terminated, uniforms[:, -1] < draw.end_probability)
-    assert draw.obs.dtype == world.obs.dtype
+    for drawn, logged in zip(jax.tree.leaves(draw.obs), jax.tree.leaves(obs), strict=True):
+        assert (drawn.dtype, drawn.shape) == (logged.dtype, logged.shape)
 
 
 @in_one_world
@@ -226,3 +251,62 @@ def test_members_start_apart_and_from_the_rate_of_ends(world, hidden):
 def test_impossible_sizes_are_refused(name):
     with pytest.raises(ValueError, match="chain_hidden, components, head_hidden and members must be at least 1"):
         StepConfig(**{name: 0})
+
+
+def test_atoms_of_the_reward_are_drawn_exactly_and_others_are_scored_finitely():
+    world = make_world("tree")
+    params = jax.tree.map(lambda leaf: leaf[0], world.params["members"])
+    model = step_model(world.config, world.codec, params)
+    assert world.codec.reward.atoms == (-1.0, 0.0, 1.0)
+    obs = at(world.obs, np.s_[:, 0])
+    features = model.inputs(obs, at(world.action, np.s_[:, 0]), world.reward[:, 0])
+    hidden = jnp.concatenate([jnp.zeros((8, world.config.trunk.width)), features], axis=-1)
+    uniforms = jnp.asarray(np.random.default_rng(8).uniform(size=(8, 2)), jnp.float32)
+    assert set(np.asarray(model.reward_sample(hidden, obs, uniforms)).tolist()) <= {-1.0, 0.0, 1.0}
+    nats = [model.reward_log_prob(hidden, obs, jnp.full(8, value, jnp.float32)) for value in (-1.0, 0.0, 1.0, 0.5)]
+    np.testing.assert_allclose(np.exp(nats[:3]).sum(axis=0), 1.0, atol=1e-5)
+    assert (np.asarray(nats[3]) < np.log(1e-6)).all() and np.isfinite(nats[3]).all()
+    mean = model.reward_mean(hidden, obs)
+    np.testing.assert_allclose(mean, np.exp(nats[2]) - np.exp(nats[0]), atol=1e-5)
+
+
+def test_sites_of_one_step_are_drawn_together_as_they_are_scored():
+    """Frequencies of pairs of categories follow the joint likelihood; false-alarm rate 10^-3."""
+    world = make_world("tree")
+    model = step_model(world.config, world.codec, jax.tree.map(lambda leaf: leaf[0], world.params["members"]))
+    codec, count = world.codec.observation, 4001
+    obs = at(world.obs, np.s_[:1, 0])
+    features = model.inputs(obs, at(world.action, np.s_[:1, 0]), world.reward[:1, 0])
+    hidden = jnp.concatenate([jnp.zeros((1, world.config.trunk.width)), features], axis=-1)
+    uniforms = np.random.default_rng(9).uniform(size=(count, codec.uniforms)).astype(np.float32)
+    uniforms[:, :4] = 0.3  # the same numbers for all
+    many = jax.tree.map(lambda x: jnp.broadcast_to(x, (count, *x.shape[1:])), (hidden, obs))
+    drawn = jax.jit(model.observation.sample)(*many, jnp.asarray(uniforms))
+    head, given = model.observation.sites, model.observation._given(hidden, obs, at(drawn, np.s_[:1]))
+    weights, categories = (np.exp(np.asarray(x, np.float64))[0] for x in head(given, codec.index(obs)))
+    first, second = codec.sites_active.index(True), len(codec.nvec) - 1
+    joint = np.einsum("k,ka,kb->ab", weights, categories[:, first], categories[:, second])
+    index = np.asarray(codec.index(drawn))
+    n = codec.nvec[first], codec.nvec[second]
+    found = np.zeros(n)
+    np.add.at(found, (index[:, first], index[:, second]), 1)
+    expected = joint[: n[0], : n[1]] * count
+    kept = expected > 5
+    assert stats.chisquare(found[kept], expected[kept] / expected[kept].sum() * found[kept].sum()).pvalue > 1e-3
+    product = np.outer(found.sum(axis=1), found.sum(axis=0)) / count
+    assert np.abs(joint * count)[: n[0], : n[1]].sum() == pytest.approx(count, rel=1e-3)
+    assert np.abs(product - expected).max() > 5 * np.sqrt(expected.max() / count)
+    np.testing.assert_array_equal(np.asarray(drawn["rest"][1])[:, 1], 1)  # a bit that never changes
+
+
+def test_a_category_that_the_logs_never_held_is_unlikely_and_not_impossible():
+    world = make_world("tree")
+    model = step_model(world.config, world.codec, jax.tree.map(lambda leaf: leaf[0], world.params["members"]))
+    obs, after = at(world.obs, np.s_[:, 0]), at(world.obs, np.s_[:, 1])
+    odd = {**after, "grid": after["grid"].at[:, 0, 0].set(jnp.uint8([8, 5]))}
+    features = model.inputs(odd, at(world.action, np.s_[:, 0]), world.reward[:, 0])
+    hidden = jnp.concatenate([jnp.zeros((8, world.config.trunk.width)), features], axis=-1)
+    nats, strange = (np.asarray(model.observation_log_prob(hidden, obs, x)) for x in (after, odd))
+    assert np.isfinite(strange).all()
+    np.testing.assert_array_equal(strange[:, :2], nats[:, :2])
+    assert (strange[:, 2] < nats[:, 2] - 5).all()

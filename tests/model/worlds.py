@@ -1,4 +1,4 @@
-"""Two small environments' codecs, and a small ensemble of models with random weights on each."""
+"""Three small environments' codecs, and a small ensemble of models with random weights on each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from worldmodel.codec import StepCodec, fit_codec
 from worldmodel.model.step import StepConfig, init_params
@@ -33,14 +32,35 @@ THREE = {
 PAIR = {"type": "Box", "shape": [2], "dtype": "float32", "low": [-1.0, -2.0], "high": [1.0, 2.0]}
 
 
+TREE = {
+    "type": "Dict",
+    "spaces": {
+        "place": {"type": "Box", "shape": [2], "dtype": "float32", "low": [None, -90.0], "high": [None, 90.0]},
+        "grid": {"type": "Box", "shape": [2, 2, 2], "dtype": "uint8", "low": [0] * 8, "high": [255] * 8},
+        "rest": {
+            "type": "Tuple",
+            "spaces": [
+                {"type": "MultiDiscrete", "nvec": [3, 11], "start": [0, -4]},
+                {"type": "MultiBinary", "shape": [2]},
+                {"type": "Discrete", "n": 5, "start": 2},
+            ],
+        },
+    },
+}
+LEVERS = {
+    "type": "Tuple",
+    "spaces": [{"type": "MultiDiscrete", "nvec": [3, 2], "start": [1, 0]}, {**PAIR, "shape": [2]}],
+}
+
+
 class World(NamedTuple):
-    """A codec and a model; a log of `B` rows: obs `[B, T+1, ...]`, action, reward and terminated `[B, T]`."""
+    """A codec and a model; a log of `B` rows: obs columns `[B, T+1, ...]`, action, reward and terminated `[B, T]`."""
 
     codec: StepCodec
     config: StepConfig
     params: Any
-    obs: jax.Array
-    action: jax.Array
+    obs: Any
+    action: Any
     reward: jax.Array
     terminated: jax.Array
 
@@ -58,7 +78,10 @@ def random_params(codec: StepCodec, seed: int) -> Any:
 
 @cache
 def make_world(kind: str, *, batch: int = 8, steps: int = 3 * WINDOW + 13) -> World:
-    """`box`: three numbers (the last never changes) under three categories; `discrete`: the other way round."""
+    """`box`: three numbers (the last never changes) under three categories; `discrete`: the other way round.
+
+    `tree`: numbers, cells of pairs, categories (the last bit never changes) under categories and numbers.
+    """
     rng = np.random.default_rng(0)
     shape = (batch, steps + 1)
     if kind == "box":
@@ -66,18 +89,36 @@ def make_world(kind: str, *, batch: int = 8, steps: int = 3 * WINDOW + 13) -> Wo
         obs[..., 1] = np.clip(obs[..., 1], -90, 90)
         obs, action = obs.astype(np.float32), rng.integers(2, 5, size=(batch, steps))
         spec = Spec(THREE, {"type": "Discrete", "n": 3, "start": 2})
+    elif kind == "tree":
+        obs, action = _tree_logs(rng, batch, steps)
+        spec = Spec(TREE, LEVERS)
     else:
         obs = rng.integers(-3, 4, size=shape)
         action = rng.uniform(-1, 1, size=(batch, steps, 2)).astype(np.float32)
         spec = Spec({"type": "Discrete", "n": 7, "start": -3}, PAIR)
     reward = rng.normal(2.0, 3.0, size=(batch, steps)).astype(np.float32)
     terminated = rng.random(size=(batch, steps)) < 0.2
-    columns = (obs[:, :-1], obs[:, 1:], action, reward, terminated)
-    codec = fit_codec(spec, *(x.reshape(-1, *x.shape[2:]) for x in columns))
-    params = {"members": random_params(codec, 1), "starts": obs[:, 0]}
-    return World(codec, CONFIG, params, *map(jnp.asarray, (obs, action, reward, terminated)))
+    if kind == "tree":  # rewards of few values
+        reward = np.round(reward / 3.0).clip(-1, 1).astype(np.float32)
+    columns = (rows(obs, np.s_[:, :-1]), rows(obs, np.s_[:, 1:]), action, reward, terminated)
+    codec = fit_codec(spec, *jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), columns))
+    params = {"members": random_params(codec, 1), "starts": rows(obs, np.s_[:, 0])}
+    return World(codec, CONFIG, params, *jax.tree.map(jnp.asarray, (obs, action, reward, terminated)))
 
 
-@pytest.fixture(scope="session", params=["box", "discrete"])
-def world(request: pytest.FixtureRequest) -> World:
-    return make_world(request.param)
+def rows(columns, at):
+    """`column[at]` of every column."""
+    return jax.tree.map(lambda column: column[at], columns)
+
+
+def _tree_logs(rng, batch, steps):
+    shape = (batch, steps + 1)
+    place = np.cumsum(rng.normal(size=(*shape, 2)) * [0.3, 10.0], axis=1).astype(np.float32)
+    kinds = np.array([[0, 0], [1, 3], [1, 5], [8, 0]], np.uint8)
+    bits = rng.integers(0, 2, size=(*shape, 2)).astype(np.int8)
+    bits[..., 1] = 1
+    rest = (rng.integers([0, -4], [3, 7], size=(*shape, 2)), bits, rng.integers(2, 7, size=shape))
+    grid = kinds[rng.integers(0, 4, size=(*shape, 2, 2))]
+    obs = {"place": np.clip(place, -90, 90), "grid": grid, "rest": rest}
+    levers = rng.integers([1, 0], [4, 2], size=(batch, steps, 2))
+    return obs, (levers, rng.uniform(-1, 1, size=(batch, steps, 2)).astype(np.float32))

@@ -198,6 +198,14 @@ def try_one(format: str, rng: np.random.Generator, index: int, found: list, fold
         signal.alarm(0)
 
 
+def peak_mb() -> float:
+    """Largest resident set of this process; `ru_maxrss` would begin at that of the process which started it."""
+    status = pathlib.Path("/proc/self/status")
+    if status.exists():
+        return int(next(line for line in status.read_text().splitlines() if line.startswith("VmHWM")).split()[1]) / 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
 def main(format: str, seed: int, count: int) -> None:
     """Tries `count` copies and prints the outcomes."""
 
@@ -214,7 +222,7 @@ def main(format: str, seed: int, count: int) -> None:
         outcomes[outcome] += 1
         faults += [fault] if outcome == "fault" else []
         print(f"{index} {outcome} {fault}", file=sys.stderr, flush=True)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    peak = peak_mb()
     seconds = time.monotonic() - started
     print(json.dumps({**outcomes, "faults": faults, "peak_mb": round(peak), "seconds": round(seconds, 1)}))
 

@@ -1,8 +1,11 @@
 """The train step: it learns what the logs show, step for step, and nothing that they do not hold."""
 
+import re
 from functools import cache, partial
 
 import jax
+import jax.ad_checkpoint
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -14,6 +17,7 @@ from worldmodel.model.step import StepConfig, init_params
 from worldmodel.model.transformer import TrunkConfig
 from worldmodel.training.step import (
     Batch,
+    Objective,
     TrainState,
     as_batch,
     clip_by_member_norm,
@@ -365,3 +369,83 @@ def test_weights_decay_and_biases_and_gains_do_not():
     moved = {jax.tree_util.keystr(p) for p, u in jax.tree_util.tree_leaves_with_path(updates) if np.any(u)}
     everything = {jax.tree_util.keystr(p) for p, _ in jax.tree_util.tree_leaves_with_path(updates)}
     assert moved == {name for name in everything if name.endswith(("['kernel']", "['previous']", "['mix']"))}
+
+
+# --- How the work is spread -------------------------------------------------------------------------------------------
+
+
+@cache
+def gradients(**options):
+    """`((loss, parts), gradients)` of fresh parameters on one batch whose windows are padded unequally."""
+    codec, _, _ = walk_learner()
+    objective = Objective(CONFIG, codec, **options)
+    return jax.jit(objective.gradients)(init_params(CONFIG, codec, 0), walk(13))
+
+
+@pytest.mark.parametrize("options", [{"accumulate": 7}, {"remat": "products"}, {"remat": "stream"}])
+def test_how_the_work_is_spread_changes_no_gradient(options):
+    (loss, parts), grads = gradients()
+    (other_loss, other_parts), other_grads = gradients(**options)
+    np.testing.assert_allclose(other_loss, loss, rtol=1e-5)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5), other_parts, parts)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=2e-4, atol=2e-5), other_grads, grads)
+
+
+def test_micro_batches_without_a_transition_weigh_nothing():
+    codec, _, _ = walk_learner()
+    batch = walk(13)
+    empty = batch._replace(mask=np.where(np.arange(14)[:, None] % 7 == 0, 0.0, batch.mask).astype(np.float32))
+    whole, pieces = (
+        jax.jit(Objective(CONFIG, codec, accumulate=k).gradients)(init_params(CONFIG, codec, 0), empty) for k in (1, 7)
+    )
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=2e-4, atol=2e-5), pieces, whole)
+
+
+def test_remat_keeps_less(capsys):
+    codec, _, _ = walk_learner()
+    params = jax.tree.map(lambda leaf: leaf[0], init_params(CONFIG, codec, 0))
+    batch = jax.tree.map(jnp.asarray, walk(13))
+    kept = {}
+    for remat in ("none", "products", "stream"):
+        loss = partial(member_loss, CONFIG, codec, remat=remat)
+        jax.ad_checkpoint.print_saved_residuals(lambda p, loss=loss: loss(p, batch)[0], params)
+        shapes = re.findall(r"^[a-z]+\d+\[([\d,]*)\]", capsys.readouterr().out, flags=re.MULTILINE)
+        kept[remat] = sum(int(np.prod([int(n) for n in shape.split(",") if n])) for shape in shapes)
+    assert kept["none"] > kept["products"] > kept["stream"], kept
+
+
+def test_products_in_bfloat16_change_the_trunk_a_little_and_gradients_stay_float32():
+    (loss, parts), grads = gradients()
+    (rounded_loss, rounded_parts), rounded_grads = gradients(bfloat16=True)
+    assert rounded_loss != loss
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=0.02, atol=0.02), rounded_parts, parts)
+    assert {leaf.dtype for leaf in jax.tree.leaves(rounded_grads)} == {np.dtype(np.float32)}
+    difference = optax.tree.norm(optax.tree.sub(rounded_grads, grads)) / optax.tree.norm(grads)
+    assert 0 < difference < 0.05
+
+
+def test_a_step_that_is_not_finite_changes_no_bit_of_the_state():
+    codec, optimizer, train_step = walk_learner()
+    state, _ = train_step(fresh(CONFIG, codec, optimizer), walk(14))
+    before = jax.tree.map(np.array, state)
+    spoiled = walk(15)
+    spoiled.observations[3, 1] = np.inf
+    state, metrics = train_step(state, spoiled)
+    assert metrics["skipped"] == 1
+    assert not np.isfinite(metrics["loss"])
+    jax.tree.map(np.testing.assert_array_equal, state, before)
+    state, metrics = train_step(state, walk(16))
+    assert metrics["skipped"] == 0
+    assert int(state.step) == 2
+
+
+@pytest.mark.parametrize("options", [{}, {"accumulate": 7, "remat": "stream", "bfloat16": True}])
+def test_the_step_lowers_for_tpu_and_cuda(options):
+    codec, optimizer, _ = walk_learner()
+    step = make_train_step(CONFIG, codec, optimizer, **options)
+    state, batch = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (fresh(CONFIG, codec, optimizer), walk(17))
+    )
+    exported = jax.export.export(step, platforms=["tpu", "cuda"])(state, batch)
+    assert exported.platforms == ("tpu", "cuda")
+    assert len(exported.out_avals) == len(jax.tree.leaves(state)) + len(jax.eval_shape(step, state, batch)[1])

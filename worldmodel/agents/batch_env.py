@@ -7,6 +7,7 @@ learner configuration serves every environment, simulated or real.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
@@ -14,12 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import io_callback
 
-from worldmodel._types import Array, ArrayLike, Key, PyTree
+from worldmodel._types import Array, Key, PyTree
 from worldmodel.agents.counting import CountSteps, StepLedger
 from worldmodel.agents.record import rebuild_env
 from worldmodel.codec import StepCodec
 from worldmodel.simulator import SimState, Simulator
-from worldmodel.spaces import box_bounds
+from worldmodel.spaces import box_bounds, dtype_of, map_columns, shape_of
 from worldmodel.trajectory import Spec
 
 
@@ -77,19 +78,21 @@ class Interface:
         """Number of categories, or of action dimensions."""
         return self.codec.action.size
 
-    def observe(self, obs: ArrayLike) -> Array:
-        """Environment observation `[N, ...]` -> features `[N, F]`, at most ten deviations from the logs' mean."""
+    def observe(self, obs: PyTree) -> Array:
+        """Observation, columns `[N, ...]` -> features `[N, F]`, at most ten deviations from the logs' mean."""
         return jnp.clip(self.codec.observation.features(obs), -10.0, 10.0)
 
     def act(self, action: Array) -> Array:
         """Learner's action (category index, or any number, clipped to [-1, 1]) -> the environment's.
 
         Raises:
-          ValueError: the action space is a Box without finite bounds.
+          ValueError: the action space is a Box without finite bounds, or neither a Box nor Discrete.
         """
         space = self.spec.action_space
         if self.discrete:
             return jnp.asarray(action + space["start"], jnp.int32)
+        if space["type"] != "Box":
+            raise ValueError(f"the action space is {space['type']}; a policy learner takes Discrete or Box")
         low, high = (bound.astype(np.float32) for bound in box_bounds(space))
         if not (np.isfinite(low).all() and np.isfinite(high).all()):
             raise ValueError("the action space is a Box without bounds; a policy learner needs finite low and high")
@@ -132,8 +135,7 @@ class RealBatch:
 
         self._envs = gym.vector.SyncVectorEnv([make] * num_envs, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP)
         self._seed = seed
-        shape, dtype = self._envs.observation_space.shape, self._envs.observation_space.dtype
-        self._obs_shape = jax.ShapeDtypeStruct(shape or (num_envs,), jax.dtypes.canonicalize_dtype(dtype))
+        self._obs_shape = _column_shapes(interface.spec.observation_space, num_envs)
         flag = jax.ShapeDtypeStruct((num_envs,), bool)
         reward = jax.ShapeDtypeStruct((num_envs,), jnp.float32)
         self._step_shape = (self._obs_shape, self._obs_shape, reward, flag, flag)
@@ -158,19 +160,29 @@ class RealBatch:
 
     def _host_reset(self) -> Any:
         obs, _ = self._envs.reset(seed=self._seed)
-        return np.asarray(obs, self._obs_shape.dtype)
+        return self._columns(obs)
 
     def _host_step(self, action: Array) -> Any:
         obs, reward, terminated, truncated, info = self._envs.step(np.asarray(action))
-        final = np.array(obs)
-        ended = terminated | truncated
-        if ended.any():
-            final[ended] = np.stack(list(info["final_obs"][ended]))
-        dtype = self._obs_shape.dtype
+        final, ended = map_columns(np.array, obs), terminated | truncated
+        for row in np.flatnonzero(ended):
+            map_columns(lambda column, last, row=row: column.__setitem__(row, last), final, info["final_obs"][row])
         return (
-            np.asarray(obs, dtype),
-            np.asarray(final, dtype),
+            self._columns(obs),
+            self._columns(final),
             np.asarray(reward, np.float32),
             np.asarray(terminated, bool),
             np.asarray(truncated & ~terminated, bool),
         )
+
+    def _columns(self, obs: Any) -> Any:
+        return map_columns(lambda column, shape: np.asarray(column, shape.dtype), obs, self._obs_shape)
+
+
+def _column_shapes(space: Mapping[str, Any], rows: int) -> Any:
+    """Shape and dtype of every column of `rows` values, built as the space is."""
+    if space["type"] == "Dict":
+        return {name: _column_shapes(part, rows) for name, part in space["spaces"].items()}
+    if space["type"] == "Tuple":
+        return tuple(_column_shapes(part, rows) for part in space["spaces"])
+    return jax.ShapeDtypeStruct((rows, *shape_of(space)), jax.dtypes.canonicalize_dtype(dtype_of(space)))

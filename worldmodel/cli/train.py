@@ -1,9 +1,10 @@
-"""`worldmodel train`: a world model from a corpus."""
+"""`worldmodel train`: a world model from a corpus, or what training it would cost."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import pathlib
 from typing import Annotated, Any
 
@@ -21,34 +22,143 @@ class Options:
 
     corpus: tyro.conf.Positional[str]
     """Folder of a corpus (see `worldmodel data record`)."""
-    out: pathlib.Path
+    out: pathlib.Path | None = None
     """Run folder."""
     seed: int = 0
     """Of initial parameters and data order."""
     config: Annotated[TrainingConfig, tyro.conf.arg(name="config")] = TrainingConfig()
+    continue_from: pathlib.Path | None = None
+    """Another run folder, whose parameters to begin with."""
+    replay: str | None = None
+    """Folder of the corpus that run learned from, to be seen again."""
+    replay_fraction: float = 0.25
+    """Share of windows that are replayed."""
+    loggers: tuple[str, ...] = ()
+    """Beside metrics.jsonl: tensorboard, wandb."""
+    coordinator: str | None = None
+    """HOST:PORT of process 0, where several processes train together, or auto (TPU slices, Slurm, Open MPI)."""
+    processes: int = 1
+    """How many processes there are."""
+    process: int = 0
+    """This process's number, from 0."""
+    estimate: bool = False
+    """Train nothing: print parameters, arithmetic, memory per device, days and cost."""
+    devices: int = 1
+    """Devices that --estimate plans for."""
+    device_kind: str = "cpu"
+    """Their kind: cpu (measured here), h100, a100-80gb, tpu-v5e, ..."""
+    utilisation: float = 0.4
+    """Share of a device's peak that --estimate assumes."""
+    price_per_hour: float | None = None
+    """Of one device, for --estimate."""
     json: bool = False
     """Print one JSON object."""
 
 
 def run(options: Options) -> dict[str, Any]:
-    """Trains; prints and returns where the run is and its last metrics."""
-    from worldmodel.cli.progress import TrainingBar
+    """Trains; prints and returns where the run is and its last metrics, or the estimate."""
+    if options.coordinator is not None:
+        from worldmodel.training import processes
+
+        processes.start(options.coordinator, options.processes, options.process)
+    elif options.processes != 1:
+        raise ValueError(f"{options.processes} processes need --coordinator HOST:PORT")
     from worldmodel.corpus import open_corpus
-    from worldmodel.training import train
 
     corpus = open_corpus(options.corpus)
     config = dataclasses.replace(options.config, seed=options.seed)
+    if options.estimate:
+        return _estimate(options, corpus, config)
+    if options.out is None:
+        raise ValueError("--out is missing: the folder of the run")
+    return _train(options, options.out, corpus, config)
+
+
+def _train(options: Options, out: pathlib.Path, corpus: Any, config: TrainingConfig) -> dict[str, Any]:
+    from worldmodel.cli.progress import TrainingBar
+    from worldmodel.training import train
+    from worldmodel.training.stopping import Stopped
+
     last: dict[str, Any] = {}
+    held_out = corpus.columns("held_out") if corpus.split("held_out").any() else None
+    stopped = False
     with TrainingBar(config.steps) as bar:
 
         def report(step, metrics):
             bar(step, metrics)
             last.update(step=step, **metrics)
 
-        world = train(corpus.columns("train"), corpus.spec, options.out, config, report=report)
-    result = {"run": str(options.out), "step": world.step, "metrics": last or None}
+        try:
+            world = train(
+                corpus.columns("train"),
+                corpus.spec,
+                out,
+                config,
+                held_out=held_out,
+                continuation=_continuation(options),
+                loggers=options.loggers,
+                report=report,
+            )
+            step = world.step
+        except Stopped as stop:
+            step, stopped = stop.step, True
+    finite = {name: value if math.isfinite(value) else None for name, value in last.items()}
+    result = {"run": str(out), "step": step, "stopped": stopped, "metrics": finite or None}
+    if options.json:
+        print(json.dumps(result, allow_nan=False))
+    elif stopped:
+        print(f"stopped and saved at step {step}: {out}; the same command resumes")
+    else:
+        print(f"trained to step {step}: {out}")
+    return result
+
+
+def _continuation(options: Options) -> Any:
+    from worldmodel.corpus import open_corpus
+    from worldmodel.training.continuation import Continuation
+
+    if options.continue_from is None:
+        if options.replay is not None:
+            raise ValueError("--replay needs --continue-from, the run that learned from it")
+        return None
+    replay = None if options.replay is None else open_corpus(options.replay).columns("train")
+    return Continuation(options.continue_from, replay, options.replay_fraction)
+
+
+def _estimate(options: Options, corpus: Any, config: TrainingConfig) -> dict[str, Any]:
+    from worldmodel.codec import fit_codec
+    from worldmodel.training.checkpoint import describe
+    from worldmodel.training.estimate import estimate
+
+    t = corpus.columns("train").transitions()
+    codec = fit_codec(corpus.spec, t.obs, t.next_obs, t.actions, t.rewards, t.terminated)
+    result = estimate(
+        describe(corpus.spec, codec, config.model, {}),
+        config,
+        devices=options.devices,
+        device_kind=options.device_kind,
+        utilisation=options.utilisation,
+        price_per_hour=options.price_per_hour,
+    )
     if options.json:
         print(json.dumps(result, allow_nan=False))
     else:
-        print(f"trained to step {world.step}: {options.out}")
+        print("\n".join(_table(result)))
     return result
+
+
+def _table(result: dict[str, Any]) -> list[str]:
+    """An estimate for people."""
+    memory = result["memory_per_device"]
+    room = "" if result["fits"] is None else "  fits" if result["fits"] else "  DOES NOT FIT"
+    parts = ", ".join(f"{name} {memory[name] / 1e9:.3g}" for name in ("arguments", "temporaries", "outputs"))
+    lines = [
+        f"parameters         {result['parameters']:,} ({result['parameters_per_member']:,} a member)",
+        f"FLOPs              {result['flops_per_step']:.3g} a step, {result['flops']:.3g} in all",
+        f"devices            {result['devices']} x {result['device_kind']}  mesh {result['mesh'] or 'none'}",
+        f"memory per device  {memory['total'] / 1e9:.3g} GB ({parts}){room}",
+    ]
+    if result["days"] is not None:
+        lines.append(f"time               {result['seconds_per_step']:.3g} s a step, {result['days']:.3g} days")
+    cost = f"{result['cost']:,.2f}" if result["cost"] is not None else f"unknown: {result['why']}"
+    return [*lines, f"cost               {cost}"]

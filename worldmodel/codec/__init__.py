@@ -1,5 +1,27 @@
-"""Values of spaces to model features and targets, and back."""
+"""Values of spaces to model features and targets, and back.
 
-from worldmodel.codec.spaces import BoxCodec, DiscreteCodec, RewardCodec, StepCodec, check_kinds, check_spec, fit_codec
+A codec is a frozen dataclass of plain numbers (JSON in a checkpoint); its methods are pure JAX and take any leading
+axes.
+"""
 
-__all__ = ["BoxCodec", "DiscreteCodec", "RewardCodec", "StepCodec", "check_kinds", "check_spec", "fit_codec"]
+from worldmodel.codec.box import BIN_FRACTION, QUANTILES, BoxCodec
+from worldmodel.codec.discrete import DiscreteCodec, GridCodec, MultiDiscreteCodec
+from worldmodel.codec.reward import RewardCodec
+from worldmodel.codec.step import SpaceCodec, StepCodec, check_kinds, check_spec, fit_codec
+from worldmodel.codec.tree import TreeCodec
+
+__all__ = [
+    "BIN_FRACTION",
+    "QUANTILES",
+    "BoxCodec",
+    "DiscreteCodec",
+    "GridCodec",
+    "MultiDiscreteCodec",
+    "RewardCodec",
+    "SpaceCodec",
+    "StepCodec",
+    "TreeCodec",
+    "check_kinds",
+    "check_spec",
+    "fit_codec",
+]

@@ -43,7 +43,7 @@ def step_limit(max_episode_steps: int | None, spec: Spec) -> int | None:
 
 def can_draw(spec: Spec) -> bool:
     """Whether the renderer's state follows from an observation of this environment."""
-    if spec.env_id is None:
+    if spec.env_id is None or spec.observation_space["type"] != "Box":
         return False
     _, name, _ = parse_env_id(spec.env_id)
     return name in STATE_OF and tuple(spec.observation_space.get("shape", ())) == (STATE_OF[name][0],)
@@ -92,29 +92,52 @@ def check_reset_mask(mask: Any, num_envs: int) -> np.ndarray:
     return mask
 
 
-def check_action(space: gym.Space, action: Any) -> np.ndarray:
-    """One action as an array `[1, ...]` of the space's dtype.
+def check_action(space: gym.Space, action: Any, name: str = "action") -> Any:
+    """One action as an array `[1, ...]` of the space's dtype; of a Dict or Tuple as a dict or tuple of them.
 
     Raises:
       ValueError: it has another shape or kind of dtype than the space, is not finite, or lies out of bounds by more
         than `BOUND_SLACK`; within the slack it is moved to the bound.
     """
-    values = _as_numbers(space, action, "action")
+    if isinstance(space, (spaces.Dict, spaces.Tuple)):
+        parts = _parts(space, action, name)
+        return _built(space, [check_action(part, value, f"{name} {key!r}") for key, part, value in parts])
+    values = _as_numbers(space, action, name)
     if values.shape != space.shape:
-        raise ValueError(f"action has shape {values.shape}; {space.shape} is needed")
-    return _within(space, values[None], np.ones(1, np.bool_), "action")
+        raise ValueError(f"{name} has shape {values.shape}; {space.shape} is needed")
+    return _within(space, values[None], np.ones(1, np.bool_), name)
 
 
-def check_actions(space: gym.Space, actions: Any, acting: np.ndarray) -> np.ndarray:
+def check_actions(space: gym.Space, actions: Any, acting: np.ndarray, part: str = "") -> Any:
     """Actions of a batch as an array `[B, ...]` of the single space's dtype; see `check_action`.
 
     Where `acting` (bool `[B]`) is false the row is not looked at, and replaced by an action of the space.
     """
-    values = _as_numbers(space, actions, "actions")
+    if isinstance(space, (spaces.Dict, spaces.Tuple)):
+        parts = _parts(space, actions, f"actions{part}")
+        return _built(space, [check_actions(leaf, value, acting, f"{part} {key!r}") for key, leaf, value in parts])
+    values = _as_numbers(space, actions, f"actions{part}")
     shape = (len(acting), *(space.shape or ()))
     if values.shape != shape:
-        raise ValueError(f"actions have shape {values.shape}; {shape} is needed")
-    return _within(space, values, acting, "action of environment {row}")
+        raise ValueError(f"actions{part} have shape {values.shape}; {shape} is needed")
+    return _within(space, values, acting, f"action{part} of environment {{row}}")
+
+
+def _parts(space: Any, value: Any, name: str) -> list[tuple[Any, gym.Space, Any]]:
+    """Key, space and value of every part; `ValueError` where the value is not built as the space is."""
+    if isinstance(space, spaces.Dict):
+        if not isinstance(value, Mapping) or set(value) != set(space.spaces):
+            found = sorted(map(str, value)) if isinstance(value, Mapping) else type(value).__name__
+            raise ValueError(f"{name} is {found}; a dict with the keys {sorted(space.spaces)} is needed")
+        return [(key, part, value[key]) for key, part in space.spaces.items()]
+    if not isinstance(value, (tuple, list)) or len(value) != len(space.spaces):
+        found = f"{len(value)} parts" if isinstance(value, (tuple, list)) else type(value).__name__
+        raise ValueError(f"{name} is {found}; a tuple of {len(space.spaces)} is needed")
+    return [(place, part, value[place]) for place, part in enumerate(space.spaces)]
+
+
+def _built(space: Any, values: list[Any]) -> Any:
+    return dict(zip(space.spaces, values, strict=True)) if isinstance(space, spaces.Dict) else tuple(values)
 
 
 def _as_numbers(space: gym.Space, action: Any, name: str) -> np.ndarray:
@@ -123,6 +146,8 @@ def _as_numbers(space: gym.Space, action: Any, name: str) -> np.ndarray:
     except ValueError:
         raise ValueError(f"{name} cannot be read as one array: its parts differ in shape") from None
     integers = isinstance(space, spaces.Discrete) or np.issubdtype(space.dtype, np.integer)
+    if isinstance(space, spaces.MultiBinary) and values.dtype == np.bool_:
+        values = values.astype(space.dtype)
     if not np.issubdtype(values.dtype, np.integer if integers else np.number) or values.dtype.kind == "c":
         needed = "integers are" if integers else "real numbers are"
         raise ValueError(f"{name} has dtype {values.dtype}; {needed} needed for {space}")
@@ -134,6 +159,10 @@ def _within(space: gym.Space, values: np.ndarray, acting: np.ndarray, name: str)
     if isinstance(space, spaces.Discrete):
         low, high = np.asarray(space.start), np.asarray(space.start + space.n - 1)
         slack = 0
+    elif isinstance(space, spaces.MultiDiscrete):
+        low, high, slack = space.start, space.start + space.nvec - 1, 0
+    elif isinstance(space, spaces.MultiBinary):
+        low, high, slack = np.zeros(space.shape, space.dtype), np.ones(space.shape, space.dtype), 0
     elif isinstance(space, spaces.Box):
         low, high = space.low, space.high
         _refuse(rows & ~np.isfinite(values), values, name, "every value must be finite")

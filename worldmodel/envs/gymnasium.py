@@ -17,7 +17,7 @@ from worldmodel.envs.check import (
     recorded_spec,
     step_limit,
 )
-from worldmodel.envs.host import HostSimulator
+from worldmodel.envs.host import HostSimulator, map_leaves
 from worldmodel.envs.rendering import frames
 
 WHOLE_FRAME = (4096, 4096)
@@ -54,7 +54,7 @@ class SimEnv(gym.Env[Any, Any]):
         self._host = HostSimulator(self.world_model, 1, self._limit)
         self.observation_space, self.action_space = self._host.observation_space, self._host.action_space
         self._spec: EnvSpec | None = None
-        self._obs: np.ndarray | None = None
+        self._obs: Any = None
         self._ended = False
 
     @property
@@ -101,6 +101,10 @@ class SimEnv(gym.Env[Any, Any]):
         self._host.forget()
         self._obs = None
 
-    def _of_space(self, obs: np.ndarray) -> Any:
-        """The one row as Gymnasium has it: a Python int for a Discrete space, else an array of the caller's own."""
-        return int(obs[0]) if isinstance(self.observation_space, gym.spaces.Discrete) else obs[0].copy()
+    def _of_space(self, obs: Any) -> Any:
+        """The one row as Gymnasium has it: a Python int for a Discrete space, else arrays of the caller's own."""
+
+        def leaf(space: gym.Space, column: np.ndarray) -> Any:
+            return int(column[0]) if isinstance(space, gym.spaces.Discrete) else column[0].copy()
+
+        return map_leaves(leaf, self.observation_space, obs)

@@ -12,6 +12,7 @@ import numpy as np
 
 from worldmodel._types import Array, PyTree
 from worldmodel.simulator import SimState, Simulator, select_rows
+from worldmodel.spaces import map_columns
 from worldmodel.training.checkpoint import WorldModel
 
 LEAST_ROWS = 8
@@ -23,11 +24,12 @@ are the same, bit for bit, as each of them alone. Eight rows cost no more than o
 class HostStep(NamedTuple):
     """One step of `B` rows.
 
-    obs `[B, ...]` in the space's dtype, reward float64 `[B]`, terminated and truncated bool `[B]`; info: log_prob
-    float32 `[B, 3]` (nats of observation, reward and termination), end_probability float32 `[B]`, member int32 `[B]`.
+    obs columns `[B, ...]` in the space's dtype, reward float64 `[B]`, terminated and truncated bool `[B]`; info:
+    log_prob float32 `[B, 3]` (nats of observation, reward and termination), end_probability float32 `[B]`, member int32
+    `[B]`.
     """
 
-    obs: np.ndarray
+    obs: PyTree
     reward: np.ndarray
     terminated: np.ndarray
     truncated: np.ndarray
@@ -49,25 +51,25 @@ class HostSimulator:
         self._params = jax.device_put(model.params, device)
         self._run = _compiled(Simulator(model.dynamics, max_episode_steps))
         self._state: SimState | None = None
-        self._obs: Array | None = None
+        self._obs: PyTree = None
 
-    def reset(self, generators: Sequence[np.random.Generator]) -> np.ndarray:
-        """Starts an episode in every row, each from its generator; returns obs `[B, ...]`."""
+    def reset(self, generators: Sequence[np.random.Generator]) -> PyTree:
+        """Starts an episode in every row, each from its generator; returns obs, columns `[B, ...]`."""
         everyone = np.ones(self.rows, np.bool_)
         self._state, obs = self._run.reset(self._params, self._key_words(generators, everyone))
         self._obs = obs
         return self._to_host(obs)
 
-    def reset_rows(self, where: np.ndarray, generators: Sequence[np.random.Generator]) -> np.ndarray:
+    def reset_rows(self, where: np.ndarray, generators: Sequence[np.random.Generator]) -> PyTree:
         """The same where true (bool `[B]`); other rows go on, and their obs is the present one."""
         words = self._key_words(generators, where)
         self._state, obs = self._run.reset_rows(self._params, self._pad(where), words, self._state, self._obs)
         self._obs = obs
         return self._to_host(obs)
 
-    def step(self, action: np.ndarray) -> HostStep:
-        """One step of every row with actions `[B, ...]` of the space."""
-        action = self._pad(action.astype(jax.dtypes.canonicalize_dtype(action.dtype)))
+    def step(self, action: PyTree) -> HostStep:
+        """One step of every row with actions, columns `[B, ...]` of the space."""
+        action = map_columns(lambda a: self._pad(a.astype(jax.dtypes.canonicalize_dtype(a.dtype))), action)
         self._state, step = self._run.step(self._params, self._state, action)
         self._obs = step.obs
         reward, terminated, truncated, info = jax.tree.map(
@@ -89,13 +91,24 @@ class HostSimulator:
     def _pad(self, rows: np.ndarray) -> np.ndarray:
         return np.concatenate([rows, np.repeat(rows[:1], self._padding, axis=0)]) if self._padding else rows
 
-    def _to_host(self, obs: Array) -> np.ndarray:
-        space = self.observation_space
-        values = np.array(obs)[: self.rows].astype(space.dtype)
+    def _to_host(self, obs: PyTree) -> PyTree:
+        return map_leaves(self._column_to_host, self.observation_space, obs)
+
+    def _column_to_host(self, space: gym.Space, column: Array) -> np.ndarray:
+        values = np.array(column)[: self.rows].astype(space.dtype)
         # The model computes in 32 bits, whose rounding of a float64 bound may lie outside of it.
         if isinstance(space, gym.spaces.Box) and space.dtype == np.float64:
             return np.clip(values, space.low, space.high)
         return values
+
+
+def map_leaves(function: Callable[[gym.Space, Any], Any], space: gym.Space, values: Any) -> Any:
+    """`function(leaf, column)` of every leaf of the space, built as the space is."""
+    if isinstance(space, gym.spaces.Dict):
+        return {name: map_leaves(function, part, values[name]) for name, part in space.spaces.items()}
+    if isinstance(space, gym.spaces.Tuple):
+        return tuple(map_leaves(function, part, v) for part, v in zip(space.spaces, values, strict=True))
+    return function(space, values)
 
 
 class _Compiled(NamedTuple):
@@ -108,10 +121,10 @@ class _Compiled(NamedTuple):
 def _compiled(simulator: Simulator) -> _Compiled:
     """The simulator's functions, compiled once per batch size however many environments use them."""
 
-    def reset(params: PyTree, words: Array) -> tuple[SimState, Array]:
+    def reset(params: PyTree, words: Array) -> tuple[SimState, PyTree]:
         return simulator.reset(params, jax.random.wrap_key_data(words, impl="threefry2x32"))
 
-    def reset_rows(params: PyTree, where: Array, words: Array, state: SimState, obs: Array) -> tuple[SimState, Array]:
+    def reset_rows(params: PyTree, where: Array, words: Array, state: SimState, obs: PyTree) -> tuple[SimState, PyTree]:
         fresh, fresh_obs = reset(params, words)
         return simulator.replace_rows(where, fresh, state), select_rows(where, fresh_obs, obs)
 

@@ -25,6 +25,7 @@ from worldmodel.envs.check import (
 from worldmodel.envs.gymnasium import WHOLE_FRAME
 from worldmodel.envs.host import HostSimulator, HostStep
 from worldmodel.envs.rendering import frames
+from worldmodel.spaces import map_columns
 from worldmodel.trajectory import suggest
 
 
@@ -75,7 +76,7 @@ class SimVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         self._spec: EnvSpec | None = None
         self._generators: list[np.random.Generator] = []
         self._seeds: list[int] = []
-        self._obs: np.ndarray | None = None
+        self._obs: Any = None
         self._ended = np.zeros(self.num_envs, np.bool_)
 
     @property
@@ -99,7 +100,7 @@ class SimVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         self._seed([None] * self.num_envs)
         return tuple(self._seeds)
 
-    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Starts an episode in every environment, or where `options["reset_mask"]` (bool `[num_envs]`) is true.
 
         Args:
@@ -119,9 +120,9 @@ class SimVectorEnv(VectorEnv[Any, Any, np.ndarray]):
             self._seed([s if chosen else None for s, chosen in zip(seeds, mask, strict=True)])
             self._obs = self._host.reset_rows(mask, self._generators)
             self._ended = self._ended & ~mask
-        return self._obs.copy(), {}
+        return _copy(self._obs), {}
 
-    def step(self, actions: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+    def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """One step of every environment, `[num_envs, ...]` each; see the class for what happens at ends."""
         if self._obs is None:
             raise gym.error.ResetNeeded("step was called before reset")
@@ -139,7 +140,7 @@ class SimVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         reward = np.where(ended, 0.0, step.reward)
         terminated, truncated = step.terminated & ~ended, step.truncated & ~ended
         self._obs, self._ended = obs, terminated | truncated
-        return obs.copy(), reward, terminated, truncated, infos
+        return _copy(obs), reward, terminated, truncated, infos
 
     def render(self) -> tuple[Any, ...] | None:
         """One picture per environment, uint8 `[h, w, 3]`; None without a render mode."""
@@ -156,18 +157,18 @@ class SimVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         self._host.forget()
         self._obs = None
 
-    def _same_step(self, step: HostStep) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+    def _same_step(self, step: HostStep) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         ended = step.terminated | step.truncated
         infos = _masked(step.info, ~ended)
         self._obs = step.obs
         if ended.any():
             final_obs = np.full(self.num_envs, None, dtype=object)
             for row in np.flatnonzero(ended):
-                final_obs[row] = step.obs[row]
+                final_obs[row] = map_columns(lambda column, row=row: column[row], step.obs)
             infos |= {"final_obs": final_obs, "_final_obs": ended.copy()}
             infos |= {"final_info": _masked(step.info, ended), "_final_info": ended.copy()}
             self._obs = self._host.reset_rows(ended, self._generators)
-        return self._obs.copy(), step.reward, step.terminated, step.truncated, infos
+        return _copy(self._obs), step.reward, step.terminated, step.truncated, infos
 
     def _seed(self, seeds: list[int | None]) -> None:
         """New generators where a seed is given, and where there is none yet."""
@@ -176,6 +177,10 @@ class SimVectorEnv(VectorEnv[Any, Any, np.ndarray]):
             for i, seed in enumerate(seeds)
         ]
         self._generators, self._seeds = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+
+
+def _copy(obs: Any) -> Any:
+    return map_columns(np.copy, obs)
 
 
 def _autoreset_mode(mode: str | AutoresetMode) -> AutoresetMode:

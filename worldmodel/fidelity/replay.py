@@ -1,6 +1,7 @@
 """Replaying logged episodes through a model: the compiled half of the one-step and the open-loop probe.
 
-`E` episodes or starts, `M` members, `D` dimensions of a flattened observation (for categories one: the category).
+`E` episodes or starts, `M` members, `D` dimensions of a flattened observation (numbers, then categories: see
+`flatten` of the codecs).
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from worldmodel._types import Array, PyTree
-from worldmodel.codec import DiscreteCodec
 from worldmodel.corpus.columns import Columns
 from worldmodel.model.dynamics import StepDynamics
+from worldmodel.spaces import map_columns
 from worldmodel.training.checkpoint import WorldModel
 
 SAMPLES = 19
@@ -40,13 +41,13 @@ def single_members(world: WorldModel) -> tuple[StepDynamics, list[PyTree]]:
 class Replay:
     """Transitions of `E` episodes side by side, time first; an episode's last one is repeated to the common length `T`.
 
-    obs `[T+1, E, ...]`, action `[T, E, ...]`, reward float32 `[T, E]`, terminated and real bool `[T, E]`, `real` False
-    for the repetitions, episode int64 `[E]` index in the columns, last_reward float32 `[E]` what the step before the
-    first paid, NaN where there was none.
+    obs columns `[T+1, E, ...]`, action columns `[T, E, ...]`, reward float32 `[T, E]`, terminated and real bool
+    `[T, E]`, `real` False for the repetitions, episode int64 `[E]` index in the columns, last_reward float32 `[E]` what
+    the step before the first paid, NaN where there was none.
     """
 
-    obs: np.ndarray
-    action: np.ndarray
+    obs: PyTree
+    action: PyTree
     reward: np.ndarray
     terminated: np.ndarray
     real: np.ndarray
@@ -63,8 +64,8 @@ def gather(columns: Columns, episodes: np.ndarray, first: np.ndarray, steps: int
     lengths = columns.lengths[episodes]
     row = columns.starts[episodes] + np.clip(time[:-1], 0, lengths - 1)
     return Replay(
-        obs=columns.observations[columns.observation_starts[episodes] + np.clip(time, 0, lengths)],
-        action=columns.actions[row],
+        obs=rows(columns.observations, columns.observation_starts[episodes] + np.clip(time, 0, lengths)),
+        action=rows(columns.actions, row),
         reward=columns.rewards[row],
         terminated=columns.terminated_rows[row],
         real=(time[:-1] >= 0) & (time[:-1] < lengths),
@@ -73,6 +74,11 @@ def gather(columns: Columns, episodes: np.ndarray, first: np.ndarray, steps: int
             first > 0, columns.rewards[columns.starts[episodes] + np.maximum(first - 1, 0)], np.float32(np.nan)
         ),
     )
+
+
+def rows(columns: PyTree, at: Any) -> PyTree:
+    """`column[at]` of every column."""
+    return map_columns(lambda column: column[at], columns)
 
 
 def draw_starts(columns: Columns, steps: int, starts: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -113,29 +119,31 @@ class Forced(NamedTuple):
 def teacher_forced(world: WorldModel, replay: Replay, seed: int) -> Forced:
     """Runs every member along the real episodes."""
     dynamics, members = single_members(world)
-    xs = (replay.obs[1:], replay.action, replay.reward, replay.terminated)
+    xs = (rows(replay.obs, np.s_[1:]), replay.action, replay.reward, replay.terminated)
+    first = (rows(replay.obs, 0), replay.last_reward)
     keys = jax.random.split(jax.random.key(seed), len(members))
     said = [
-        jax.tree.map(np.asarray, _teacher_forced(dynamics, params, key, (replay.obs[0], replay.last_reward), *xs))
+        jax.tree.map(np.asarray, _teacher_forced(dynamics, params, key, first, *xs))
         for params, key in zip(members, keys, strict=True)
     ]
     return Forced(*(np.concatenate(parts, axis=1) for parts in zip(*said, strict=True)))
 
 
 @partial(jax.jit, static_argnums=0)
-def _teacher_forced(dynamics: StepDynamics, params: PyTree, key: Array, first: Any, *xs: Array) -> Forced:
-    rows = len(first[0])
+def _teacher_forced(dynamics: StepDynamics, params: PyTree, key: Array, first: Any, *xs: PyTree) -> Forced:
+    count = len(first[1])
     start_key, sample_key = jax.random.split(key)
-    state, _ = dynamics.start_at(params, jax.random.split(start_key, rows), *first)
+    state, _ = dynamics.start_at(params, jax.random.split(start_key, count), *first)
+    flatten = dynamics.codec.observation.flatten
 
     def body(state, x):
         (obs, action, reward, terminated), key = x
         central, central_reward, end = dynamics.predict(params, state, action)
         draw = jax.vmap(lambda k: dynamics.advance(params, state, action, k))
-        _, drawn, _, _, info = draw(jax.random.split(key, (SAMPLES, rows)))
-        samples, truth = _flat(dynamics, drawn), _flat(dynamics, obs)
+        _, drawn, _, _, info = draw(jax.random.split(key, (SAMPLES, count)))
+        samples, truth = flatten(drawn), flatten(obs)
         out = Forced(
-            prediction=_flat(dynamics, central),
+            prediction=flatten(central),
             reward=central_reward,
             end=end,
             sampled_end=jnp.mean(info["end_probability"], axis=0)[None],
@@ -145,7 +153,7 @@ def _teacher_forced(dynamics: StepDynamics, params: PyTree, key: Array, first: A
         )
         return dynamics.observe(params, state, action, obs, reward, terminated), out
 
-    return jax.lax.scan(body, state, (xs, jax.random.split(sample_key, len(xs[0]))))[1]
+    return jax.lax.scan(body, state, (xs, jax.random.split(sample_key, len(xs[-1]))))[1]
 
 
 def open_loop_paths(world: WorldModel, before: Replay, after: Replay, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -162,11 +170,10 @@ def open_loop_paths(world: WorldModel, before: Replay, after: Replay, seed: int)
       samples. Predicted ends are passed over.
     """
     dynamics, members = single_members(world)
-    shown = (before.obs[1:], before.action, before.reward, before.real)
+    shown = (rows(before.obs, np.s_[1:]), before.action, before.reward, before.real)
+    first = (rows(before.obs, 0), before.last_reward)
     paths = [
-        jax.tree.map(
-            np.asarray, _open_loop(dynamics, params, key, (before.obs[0], before.last_reward), shown, after.action)
-        )
+        jax.tree.map(np.asarray, _open_loop(dynamics, params, key, first, shown, after.action))
         for params, key in zip(members, jax.random.split(jax.random.key(seed), len(members)), strict=True)
     ]
     central, sampled = (np.stack(side, axis=1) for side in zip(*paths, strict=True))
@@ -175,12 +182,13 @@ def open_loop_paths(world: WorldModel, before: Replay, after: Replay, seed: int)
 
 @partial(jax.jit, static_argnums=0)
 def _open_loop(
-    dynamics: StepDynamics, params: PyTree, key: Array, first: Any, shown: Any, actions: Array
+    dynamics: StepDynamics, params: PyTree, key: Array, first: Any, shown: Any, actions: PyTree
 ) -> tuple[Array, Array]:
-    rows = len(first[0])
+    count = len(first[1])
     start_key, sample_key = jax.random.split(key)
-    fresh, _ = dynamics.start_at(params, jax.random.split(start_key, rows), *first)
-    going_on = jnp.zeros(rows, bool)
+    fresh, _ = dynamics.start_at(params, jax.random.split(start_key, count), *first)
+    going_on = jnp.zeros(count, bool)
+    flatten = dynamics.codec.observation.flatten
 
     def condition(state, x):
         obs, action, reward, real = x
@@ -189,18 +197,14 @@ def _open_loop(
 
     def central(state, action):
         obs, reward, _ = dynamics.predict(params, state, action)
-        return dynamics.observe(params, state, action, obs[0], reward[0], going_on), _flat(dynamics, obs[0])
+        obs = jax.tree.map(lambda column: column[0], obs)  # of the one member
+        return dynamics.observe(params, state, action, obs, reward[0], going_on), flatten(obs)
 
     def sampled(state, x):
         action, key = x
-        state, obs, *_ = dynamics.advance(params, state, action, jax.random.split(key, rows))
-        return state, _flat(dynamics, obs)
+        state, obs, *_ = dynamics.advance(params, state, action, jax.random.split(key, count))
+        return state, flatten(obs)
 
     state, _ = jax.lax.scan(condition, fresh, shown)
-    keys = jax.random.split(sample_key, len(actions))
+    keys = jax.random.split(sample_key, len(jax.tree.leaves(actions)[0]))
     return jax.lax.scan(central, state, actions)[1], jax.lax.scan(sampled, state, (actions, keys))[1]
-
-
-def _flat(dynamics: StepDynamics, obs: Array) -> Array:
-    codec = dynamics.codec.observation
-    return obs[..., None].astype(jnp.float32) if isinstance(codec, DiscreteCodec) else codec.flatten(obs)

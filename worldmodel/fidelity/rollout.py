@@ -17,7 +17,7 @@ from scipy import special
 from worldmodel._types import Array, PyTree
 from worldmodel.agents.counting import StepLedger
 from worldmodel.agents.policies import PureFunction, as_function
-from worldmodel.codec.spaces import BIN_FRACTION, BoxCodec, DiscreteCodec
+from worldmodel.codec import BIN_FRACTION, BoxCodec, DiscreteCodec, SpaceCodec, TreeCodec
 from worldmodel.corpus.columns import Columns
 from worldmodel.fidelity.estimates import Estimate, cluster_mean_interval, cluster_ratio_interval, median_curve
 from worldmodel.fidelity.horizon import divergence_horizon, median_horizon_interval, rmst_interval
@@ -30,6 +30,7 @@ from worldmodel.fidelity.replay import (
     draw_starts,
     gather,
     open_loop_paths,
+    rows,
     single_members,
     teacher_forced,
 )
@@ -61,6 +62,9 @@ def one_step(
       `logged_rate` are ends per step of any kind: where chance decides, a sampled end is no fault by itself;
       `episodes`, `transitions`.
       Discrete observations: `accuracy`, nats per observation, and nulls beside `why` for what needs a distance.
+      Observations of several parts: distances and coverage are of their numbers; `accuracy` is the share of categories
+      predicted rightly, `exact_match` that of observations whose categories all are, `persistence_accuracy` and
+      `persistence_exact_match` those of predicting no change; `nll_per_dim` is over numbers and categories that change.
     """
     episodes, sample = _pick_episodes(columns, seed, max_episodes, max_steps)
     steps = int(min(columns.lengths[episodes].max(), max_steps))
@@ -70,8 +74,10 @@ def one_step(
     ids = np.broadcast_to(replay.episode, real.shape)[real]
     if isinstance(codec.observation, DiscreteCodec):
         out = _categories(replay, forced, ids, seed)
+    elif isinstance(codec.observation, TreeCodec):
+        out = _parts(codec.observation, replay, forced, ids, seed)
     else:
-        out = _numbers(codec.observation, replay, forced, ids, seed)
+        out = _numbers(codec.observation, _flat(replay.obs), real, forced, ids, seed)
     if columns.has_rewards:
         reward = reward_mae(forced.reward.mean(axis=1)[real], replay.reward[real], ids, seed)
     else:
@@ -102,9 +108,11 @@ def _pick_episodes(columns: Columns, seed: int, most: int, steps: int) -> tuple[
     return picked, f"{len(picked)} of {columns.episodes} episodes, at most {steps} steps of each"
 
 
-def _numbers(codec: BoxCodec, replay: Replay, forced: Forced, ids: np.ndarray, seed: int) -> dict[str, Any]:
-    real, active = replay.real, np.array(codec.active)
-    flat = _flat(replay.obs)
+def _numbers(
+    codec: BoxCodec | TreeCodec, flat: np.ndarray, real: np.ndarray, forced: Forced, ids: np.ndarray, seed: int
+) -> dict[str, Any]:
+    """Errors of continuous dimensions: `flat` `[T+1, E, D]`, and `forced` of no others."""
+    active = np.array(_active_numbers(codec))
     before, after = flat[:-1][real], flat[1:][real]
     error = nrmse(forced.prediction.mean(axis=1)[real], after, before, ids, seed)
     floor = persistence_nrmse(after, before, ids, seed)
@@ -116,13 +124,49 @@ def _numbers(codec: BoxCodec, replay: Replay, forced: Forced, ids: np.ndarray, s
     if not active.any():
         nothing = Estimate(None, None, None, 0, "no dimension of the training observations changes").to_json()
         return {**out, "nll_per_dim": nothing, "coverage_90": nothing}
-    width = np.log(BIN_FRACTION * np.array(codec.scale)[active]).mean()
-    nll = cluster_mean_interval(-_mixture(forced)[real] / active.sum() + width, ids, seed)
+    width = np.log(BIN_FRACTION * np.array(codec.scale)[active])
+    count = sum(codec.active)
+    per_dim = width.mean() if count == len(width) else width.sum() / count
+    nll = cluster_mean_interval(-_mixture(forced)[real] / count + per_dim, ids, seed)
     # The rank form of `one_step.pit`, from counts: the samples themselves would not fit in memory.
     chance = np.random.default_rng(seed).uniform(size=forced.below.shape)
     place = (forced.below + chance * (1 + forced.equal)) / (SAMPLES + 1)
     inside = np.mean(np.abs(place - 0.5)[..., active] <= 0.45, axis=(1, 3))[real]
     return {**out, "nll_per_dim": nll.to_json(), "coverage_90": cluster_mean_interval(inside, ids, seed).to_json()}
+
+
+def _parts(codec: TreeCodec, replay: Replay, forced: Forced, ids: np.ndarray, seed: int) -> dict[str, Any]:
+    real, flat, numbers = replay.real, np.asarray(codec.flatten(replay.obs)), codec.numbers
+    if any(codec.numbers_active):
+        prediction, below, equal = (x[..., :numbers] for x in (forced.prediction, forced.below, forced.equal))
+        own = forced._replace(prediction=prediction, below=below, equal=equal)
+        out = _numbers(codec, flat[..., :numbers], real, own, ids, seed)
+    else:
+        why = "no number of the observations changes: no distance between categories"
+        nothing = Estimate(None, None, None, 0, why).to_json()
+        count = max(sum(codec.active), 1)
+        nll = cluster_mean_interval(-_mixture(forced)[real] / count, ids, seed).to_json()
+        out = {"nrmse": nothing, "nrmse_per_dim": None, "persistence_nrmse": nothing, "nll_per_dim": nll}
+        out["coverage_90"] = nothing
+    if codec.sites:
+        sites = flat[..., numbers:]
+        right = forced.prediction[..., numbers:] == sites[1:, None]
+        still = sites[:-1] == sites[1:]
+        found = {
+            "accuracy": right.mean(axis=(1, 3)),
+            "exact_match": right.all(axis=3).mean(axis=1),
+            "persistence_accuracy": still.mean(axis=2),
+            "persistence_exact_match": still.all(axis=2),
+        }
+        out |= {name: cluster_mean_interval(value[real], ids, seed).to_json() for name, value in found.items()}
+    return out
+
+
+def _active_numbers(codec: SpaceCodec) -> tuple[bool, ...]:
+    """Which continuous dimensions change, of those there are."""
+    if isinstance(codec, DiscreteCodec):
+        return ()
+    return codec.numbers_active if isinstance(codec, TreeCodec) else codec.active
 
 
 def _mixture(forced: Forced) -> np.ndarray:
@@ -170,13 +214,14 @@ def open_loop(
       model's root mean square error at the first step on every observation; null beside `one_step_noise_why`),
       `divergence_horizon` (mean steps until the error first exceeds `threshold`, restricted to the horizon, with
       `median`, its interval `median_lo, median_hi`, and `median_censored`), `threshold, starts, episodes`.
-      Discrete observations: no distance, hence nulls beside `why`.
+      Discrete observations: no distance, hence nulls beside `why`. Observations of several parts: distances are of
+      their numbers.
     """
     if min(horizon, starts) < 1:
         raise ValueError(f"horizon and starts must be at least 1, not {horizon} and {starts}")
     codec = world.dynamics.codec.observation
-    if isinstance(codec, DiscreteCodec) or not any(codec.active):
-        categories = isinstance(codec, DiscreteCodec)
+    if isinstance(codec, DiscreteCodec) or not any(_active_numbers(codec)):
+        categories = isinstance(codec, DiscreteCodec) or any(codec.active)
         kind = "observations are categories" if categories else "no observed dimension changes"
         return {"horizons": None, "error": None, "divergence_horizon": None, "why": f"{kind}: no distance between them"}
     steps, note = _reachable(columns, horizon)
@@ -184,8 +229,12 @@ def open_loop(
     shown = world.dynamics.config.trunk.window - 1
     before, after = gather(columns, episodes, first - shown, shown), gather(columns, episodes, first, steps)
     central, sampled = open_loop_paths(world, before, after, seed)
-    active, scale = np.array(codec.active), np.array(codec.scale)
-    flat = _flat(after.obs).astype(np.float64)
+    active, scale = np.array(_active_numbers(codec)), np.array(codec.scale)
+    if isinstance(codec, TreeCodec):
+        flat = np.asarray(codec.flatten(after.obs))[..., : codec.numbers].astype(np.float64)
+        central, sampled = central[..., : codec.numbers], sampled[..., : codec.numbers]
+    else:
+        flat = _flat(after.obs).astype(np.float64)
 
     def distance(paths: np.ndarray) -> np.ndarray:
         return _distance((paths - flat[1:, None])[..., active] / scale[active])
@@ -209,7 +258,10 @@ def open_loop(
     }
     noise = np.sqrt(np.mean((central[0].astype(np.float64) - flat[1]) ** 2, axis=(0, 1)))
     book = StepLedger() if ledger is None else ledger
-    reference, why = noise_reference(world.spec, after, noise, scale, seed=seed, ledger=book)
+    if isinstance(codec, TreeCodec):
+        reference, why = None, "the state cannot be set from an observation of several parts"
+    else:
+        reference, why = noise_reference(world.spec, after, noise, scale, seed=seed, ledger=book)
     if reference is None:
         out["one_step_noise_why"] = why
     else:
@@ -267,7 +319,8 @@ def _flat(obs: np.ndarray) -> np.ndarray:
 class PairedRollout:
     """An imagined episode beside a real one, same start and policy; the fields are those of the report's `Evidence`.
 
-    obs float64 `[T+1, D]` (imagined) and `[T'+1, D]` (real), rewards `[T]`, `[T']` or None, ends "terminated", "time
+    obs float64 `[T+1, D]` (imagined) and `[T'+1, D]` (real), flattened as by the codec where they have several parts,
+    rewards `[T]`, `[T']` or None, ends "terminated", "time
     limit" or None.
     """
 
@@ -292,14 +345,21 @@ def paired_rollout(
     function, params = as_function(policy)
     dynamics, members = single_members(world)
     simulator = Simulator(dynamics, limit)
-    first = np.asarray(trajectory.observations[0])[None]
+    first = rows(trajectory.observations, np.s_[:1])
     values = _imagine(simulator, function, length, members[seed % len(members)], params, jax.random.key(seed), first)
-    obs, reward, terminated, truncated = (np.asarray(v)[:, 0] for v in values)
+    obs, reward, terminated, truncated = jax.tree.map(lambda v: np.asarray(v)[:, 0], values)
+    codec = world.dynamics.codec.observation
+
+    def flat(values: PyTree) -> np.ndarray:
+        if isinstance(codec, TreeCodec):
+            return np.asarray(codec.flatten(values), np.float64)
+        return np.asarray(values).reshape(len(values), -1).astype(np.float64)
+
     ended = terminated | truncated
     stop = int(ended.argmax()) + 1 if ended.any() else length
     return PairedRollout(
-        imagined_obs=np.concatenate([first, obs[:stop]]).reshape(stop + 1, -1).astype(np.float64),
-        real_obs=trajectory.observations.reshape(len(trajectory) + 1, -1).astype(np.float64),
+        imagined_obs=np.concatenate([flat(first), flat(rows(obs, np.s_[:stop]))]),
+        real_obs=flat(trajectory.observations),
         imagined_rewards=reward[:stop],
         real_rewards=trajectory.rewards,
         imagined_end=_end(terminated[stop - 1], truncated[stop - 1]),
@@ -315,11 +375,11 @@ def _imagine(
     params: PyTree,
     policy: PyTree,
     key: Array,
-    first: Array,
-) -> tuple[Array, Array, Array, Array]:
+    first: PyTree,
+) -> tuple[PyTree, Array, Array, Array]:
     model: Any = simulator.dynamics  # a StepDynamics: the protocol itself cannot start at a given observation
     start_key, run_key, policy_key = jax.random.split(key, 3)
-    dynamics, obs = model.start_at(params, start_key[None], jax.numpy.asarray(first))
+    dynamics, obs = model.start_at(params, start_key[None], jax.tree.map(jax.numpy.asarray, first))
     state = SimState(dynamics, run_key[None], jax.numpy.zeros(1, jax.numpy.int32))
 
     def body(carry, key):

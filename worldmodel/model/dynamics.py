@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from worldmodel._types import Array, Bool, Float, Key
-from worldmodel.codec import StepCodec
+from worldmodel._types import Array, Bool, Float, Key, PyTree
+from worldmodel.codec import BoxCodec, DiscreteCodec, StepCodec
 from worldmodel.model.step import Params, StepConfig, StepModel, step_model
 from worldmodel.model.transformer import LayerCache
 
@@ -25,14 +25,14 @@ class StepState:
       cache: per layer keys and values with a leading members axis: `[M, B, W, kv_heads, C]`, or
         `[M, B/M, ...]` in the grouped layout.
       seen: int32 `[B]`, positions of the cache that are valid.
-      observation: `[B, ...]` the present observation.
+      observation: the present observation, columns `[B, ...]`.
       reward: float32 `[B]` the last reward (0 units of deviation at the start).
       member: int32 `[B]` the ensemble member that rules the row's episode.
     """
 
     cache: tuple[LayerCache, ...]
     seen: Array
-    observation: Array
+    observation: PyTree
     reward: Array
     member: Array
 
@@ -56,19 +56,20 @@ class StepDynamics:
         """Size of the ensemble `M`."""
         return self.config.members
 
-    def initial(self, params: Params, key: Key[Array, " B"], context: Any = None) -> tuple[StepState, Array]:
+    def initial(self, params: Params, key: Key[Array, " B"], context: Any = None) -> tuple[StepState, PyTree]:
         """Starts an episode in every row at an observation drawn from the logs' starts; returns `(state, obs)`."""
         if context is not None:
             raise ValueError("this model was trained without context; pass context=None")
         start_key, member_key = _split_rows(key)
-        starts = jnp.asarray(params["starts"])
-        pick = jax.vmap(lambda k: jax.random.randint(k, (), 0, len(starts)))(start_key)
-        return self.start_at(params, member_key, starts[pick])
+        starts = jax.tree.map(jnp.asarray, params["starts"])
+        count = len(jax.tree.leaves(starts)[0])
+        pick = jax.vmap(lambda k: jax.random.randint(k, (), 0, count))(start_key)
+        return self.start_at(params, member_key, jax.tree.map(lambda column: column[pick], starts))
 
     def start_at(
-        self, params: Params, key: Key[Array, " B"], obs: Array, last_reward: Array | None = None
-    ) -> tuple[StepState, Array]:
-        """Starts every row at a given observation `[B, ...]`.
+        self, params: Params, key: Key[Array, " B"], obs: PyTree, last_reward: Array | None = None
+    ) -> tuple[StepState, PyTree]:
+        """Starts every row at a given observation, columns `[B, ...]`.
 
         `last_reward`, float32 `[B]`, is what the step that led there paid, NaN or None where none did.
         """
@@ -99,7 +100,7 @@ class StepDynamics:
         return dataclasses.replace(
             state,
             seen=pick(fresh.seen, state.seen),
-            observation=pick(fresh.observation, state.observation),
+            observation=jax.tree.map(pick, fresh.observation, state.observation),
             reward=pick(fresh.reward, state.reward),
             member=pick(fresh.member, state.member),
         )
@@ -108,11 +109,11 @@ class StepDynamics:
         self,
         params: Params,
         state: StepState,
-        action: Array,
+        action: PyTree,
         key: Key[Array, " B"],
         *,
         uncertainty: bool = False,
-    ) -> tuple[StepState, Array, Float[Array, " B"], Bool[Array, " B"], dict[str, Array]]:
+    ) -> tuple[StepState, PyTree, Float[Array, " B"], Bool[Array, " B"], dict[str, Array]]:
         """Samples one transition per row.
 
         Args:
@@ -121,7 +122,8 @@ class StepDynamics:
           action: `[B, ...]` in the action space.
           key: one key per row.
           uncertainty: also report `info["disagreement"]`, float32 `[B]`: root mean square over dimensions of the
-            members' standard deviation of the central prediction, in standard deviations of a step's change.
+            members' standard deviation of the central prediction, in standard deviations of a step's change; for a
+            category its square is the chance that two members differ (alone: see `DiscreteCodec.features`).
 
         Returns:
           `(state, obs, reward, terminated, info)`; `info` has `log_prob` `[B, 3]` (nats of observation, reward,
@@ -138,7 +140,7 @@ class StepDynamics:
         return following, draw.obs, draw.reward, draw.terminated, info
 
     def score(
-        self, params: Params, state: StepState, action: Array, obs: Array, reward: Array, terminated: Array
+        self, params: Params, state: StepState, action: PyTree, obs: PyTree, reward: Array, terminated: Array
     ) -> Float[Array, "members B parts"]:
         """Nats every member gives to a transition: observation (sum of dimensions), reward, termination."""
         self._need_all("score")
@@ -147,14 +149,14 @@ class StepDynamics:
         return self._heads(params, StepModel.log_prob, h, state.observation, obs, reward, end)
 
     def observe(
-        self, params: Params, state: StepState, action: Array, obs: Array, reward: Array, terminated: Array
+        self, params: Params, state: StepState, action: PyTree, obs: PyTree, reward: Array, terminated: Array
     ) -> StepState:
         """Absorbs a transition that really happened, in every row."""
         del terminated  # the caller resets a row that ended
         _, cache = self._trunk(params, state, action)
         return self._absorb(state, cache, obs, reward)
 
-    def predict(self, params: Params, state: StepState, action: Array) -> tuple[Array, Array, Array]:
+    def predict(self, params: Params, state: StepState, action: PyTree) -> tuple[PyTree, Array, Array]:
         """Central prediction of every member: next obs `[M, B, ...]`, reward `[M, B]`, P(end) `[M, B]`."""
         self._need_all("predict")
         h, _ = self._trunk(params, state, action)
@@ -169,17 +171,17 @@ class StepDynamics:
         zeros = jnp.zeros((self.members, rows, c.window, c.kv_heads, c.head_width), jnp.float32)
         return tuple(LayerCache(zeros, zeros) for _ in range(c.layers))
 
-    def _trunk(self, params: Params, state: StepState, action: Array) -> tuple[Array, tuple[LayerCache, ...]]:
+    def _trunk(self, params: Params, state: StepState, action: PyTree) -> tuple[Array, tuple[LayerCache, ...]]:
         def run(model: StepModel, cache, obs, action, reward, seen):
             return model.position(model.inputs(obs, action, reward), cache, seen)
 
         rows = (state.observation, action, state.reward, state.seen)
         return self._over_members(params, run, (state.cache,), rows)
 
-    def _heads(self, params: Params, method: Callable, h: Array, *rows: Array) -> Any:
+    def _heads(self, params: Params, method: Callable, h: Array, *rows: PyTree) -> Any:
         return self._over_members(params, lambda model, h, *r: method(model, h, *r), (h,), rows)
 
-    def _absorb(self, state: StepState, cache, obs: Array, reward: Array) -> StepState:
+    def _absorb(self, state: StepState, cache, obs: PyTree, reward: Array) -> StepState:
         seen = jnp.minimum(state.seen + 1, self.config.trunk.window)
         return dataclasses.replace(state, cache=cache, seen=seen, observation=obs, reward=reward)
 
@@ -210,10 +212,18 @@ class StepDynamics:
     def _disagreement(self, params: Params, h: Array, state: StepState) -> Float[Array, " B"]:
         self._need_all("uncertainty")
         central, _, _ = self._heads(params, StepModel.mean, h, state.observation)
-        if self.codec.observation.kind == "discrete":
-            return jnp.mean(jnp.std(self.codec.observation.features(central), axis=0), axis=-1)
-        target = self.codec.observation.encode(central, jnp.broadcast_to(state.observation, central.shape))
-        return jnp.sqrt(jnp.mean(jnp.var(target, axis=0), axis=-1))
+        codec = self.codec.observation
+        if isinstance(codec, DiscreteCodec):
+            return jnp.mean(jnp.std(codec.features(central), axis=0), axis=-1)
+        present = jax.tree.map(lambda now, said: jnp.broadcast_to(now, said.shape), state.observation, central)
+        if isinstance(codec, BoxCodec):
+            return jnp.sqrt(jnp.mean(jnp.var(codec.encode(central, present), axis=0), axis=-1))
+        spread = [jnp.var(codec.encode(central, present), axis=0)] if codec.numbers else []
+        if codec.sites:  # the probability that two members say different things
+            said = codec.index(central)
+            apart = (said[:, None] != said[None]).astype(jnp.float32)
+            spread.append(jnp.mean(apart, axis=(0, 1)))
+        return jnp.sqrt(jnp.mean(jnp.concatenate(spread, axis=-1), axis=-1))
 
 
 def _split_rows(key: Key[Array, " B"]) -> tuple[Array, Array]:

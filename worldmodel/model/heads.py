@@ -17,6 +17,9 @@ from flax import nnx
 from worldmodel._types import Array, ArrayLike, Float
 from worldmodel.model.transformer import Dense, normal
 
+UNSEEN = 1e-6
+"""Probability kept back for what the logs never held, where they hold few values: no likelihood is zero."""
+
 UNIFORM_MARGIN = 1e-6
 """Uniform draws stay this far from 0 and 1, which bounds a logistic sample to 14 scales."""
 
@@ -91,6 +94,20 @@ class ChainHead(nnx.Module):
         """Average scale of each dimension's mixture given its predecessors."""
         return logistic_mixture_scale(self.parameters(h, y), bins)
 
+    def objective(self, h: Array, y: Array, bins: np.ndarray) -> Float[Array, "... D"]:
+        """What training maximises: a likelihood whose gradients are of order one however sharp the prediction gets.
+
+        Components are weighted by the predicted scale, held constant (see `StepModel.observation_objective`), and the
+        choice among them is not: the scale would starve it wherever they are narrow.
+        """
+        logits, rest = jnp.split(self.parameters(h, y), [self.components], axis=-1)
+        fixed = jax.lax.stop_gradient
+        mixed = jnp.concatenate([logits, rest], axis=-1)
+        weight = fixed(logistic_mixture_scale(mixed, bins))
+        values = logistic_mixture_log_prob(jnp.concatenate([fixed(logits), rest], axis=-1), y, bins)
+        choice = logistic_mixture_log_prob(jnp.concatenate([logits, fixed(rest)], axis=-1), y, bins)
+        return weight * values + choice - fixed(choice)
+
     def sample(self, h: Array, uniforms: Array, bins: np.ndarray) -> Float[Array, "... D"]:
         """Ancestral sample; uniforms `[..., D, 2]`."""
         return self._unroll(h, lambda d, p: logistic_mixture_sample(p, uniforms[..., d, :], bins[d]))
@@ -145,6 +162,24 @@ class CategoricalHead(nnx.Module):
     def central(self, h: Array) -> Array:
         """The likeliest category, int32 `[...]`."""
         return jnp.argmax(self.logits(h), axis=-1).astype(jnp.int32)
+
+
+def atom_log_prob(logits: Array, value: Array, atoms: np.ndarray, far: Array) -> Array:
+    """Nats `[...]` of one of `atoms` `[A]`, logits `[..., A]`; a value that is none of them gets `UNSEEN` times `far`.
+
+    `far` `[...]` are nats under a wide distribution: no likelihood is zero.
+    """
+    gaps = jnp.abs(value[..., None] - atoms)
+    nearest = jnp.argmin(gaps, axis=-1)[..., None]
+    said = jnp.take_along_axis(jax.nn.log_softmax(logits, axis=-1), nearest, axis=-1)[..., 0]
+    is_atom = jnp.min(gaps - 1e-6 * np.maximum(np.abs(atoms), 1e-6), axis=-1) <= 0.0
+    return jnp.where(is_atom, said + math.log1p(-UNSEEN), far + math.log(UNSEEN))
+
+
+def atom_sample(logits: Array, uniforms: Array, atoms: np.ndarray) -> Array:
+    """One of `atoms` by inversion from uniforms `[...]`."""
+    cumulative = jnp.cumsum(jax.nn.softmax(logits, axis=-1), axis=-1)
+    return jnp.asarray(atoms)[jnp.sum((uniforms[..., None] > cumulative[..., :-1]).astype(jnp.int32), axis=-1)]
 
 
 class Perceptron(nnx.Module):

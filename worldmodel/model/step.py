@@ -17,17 +17,20 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from worldmodel._types import Array, Float
-from worldmodel.codec import StepCodec
+from worldmodel._types import Array, Float, PyTree
+from worldmodel.codec import BoxCodec, StepCodec, TreeCodec
 from worldmodel.model.heads import (
     CategoricalHead,
     ChainHead,
     Perceptron,
+    atom_log_prob,
+    atom_sample,
     logistic_mixture_log_prob,
     logistic_mixture_mean,
     logistic_mixture_sample,
 )
 from worldmodel.model.transformer import Dense, LayerCache, Trunk, TrunkConfig
+from worldmodel.model.tree import TreeHead, TreeReader
 
 PARTS = ("observation", "reward", "terminated")
 """Order of the last axis of every log-probability."""
@@ -53,7 +56,7 @@ class StepConfig:
 class Draw(NamedTuple):
     """One sampled transition of `B` rows: decoded values, the end's probability and nats `[B, 3]`."""
 
-    obs: Array
+    obs: PyTree
     reward: Array
     terminated: Array
     end_probability: Array
@@ -65,28 +68,31 @@ class StepModel(nnx.Module):
 
     def __init__(self, config: StepConfig, codec: StepCodec, *, rng: np.random.Generator):
         self.config, self.codec = config, codec
-        observation, inputs = codec.observation, codec.observation.size + codec.action.size + 1
+        # What a Box or a Discrete alone is read by holds no weights.
+        self.reader = TreeReader(codec.observation, rng=rng) if isinstance(codec.observation, TreeCodec) else None
+        read = self._read
+        inputs = read.size + codec.action.size + 1
         self.embed = Dense(inputs, config.trunk.width, rng=rng, bias=0.0)
         self.trunk = Trunk(config.trunk, rng=rng)
         width = config.trunk.width + inputs
-        if observation.kind == "box":
-            self.observation = ChainHead(
-                width, observation.size, hidden=config.chain_hidden, components=config.components, rng=rng
-            )
-        else:
-            self.observation = CategoricalHead(width, observation.size, rng=rng)
-        self.reward = Perceptron(width + observation.size, config.head_hidden, 3 * config.components, rng=rng)
+        self.observation = _observation_head(config, codec, width, rng)
+        kinds = len(codec.reward.atoms) or 3 * config.components
+        self.reward = Perceptron(width + read.size, config.head_hidden, kinds, rng=rng)
         odds = codec.end_rate / (1.0 - codec.end_rate)
-        self.end = Perceptron(width + observation.pieces_size + 1, config.head_hidden, 1, rng=rng, bias=math.log(odds))
+        self.end = Perceptron(width + read.pieces_size + 1, config.head_hidden, 1, rng=rng, bias=math.log(odds))
 
-    def inputs(self, obs: Array, action: Array, last_reward: Array) -> Float[Array, "... F"]:
+    def inputs(self, obs: PyTree, action: PyTree, last_reward: Array) -> Float[Array, "... F"]:
         """Features of raw observation, action and the reward before it, any leading axes."""
         parts = (
-            self.codec.observation.features(obs),
+            self._read.features(obs),
             self.codec.action.features(action),
             self.codec.reward.encode(last_reward)[..., None],
         )
         return jnp.concatenate(parts, axis=-1)
+
+    @property
+    def _read(self) -> Any:
+        return self.reader or self.codec.observation
 
     def sequence(self, features: Float[Array, "B T F"]) -> Float[Array, "B T H"]:
         """What the heads read at every position of a sequence: the trunk's output beside its raw features.
@@ -102,38 +108,70 @@ class StepModel(nnx.Module):
         h, cache = self.trunk.step(self.embed(features), cache, seen)
         return jnp.concatenate([h, features], axis=-1), cache
 
-    def observation_log_prob(self, h: Array, obs: Array, next_obs: Array, *, bin_scale: float = 1.0) -> Array:
-        """Nats per dimension `[..., D]` of `next_obs`; 0 for a dimension that never changes."""
+    def observation_log_prob(self, h: Array, obs: PyTree, next_obs: PyTree, *, bin_scale: float = 1.0) -> Array:
+        """Nats per dimension `[..., D]`, 0 for one that never changes; all sites of a tree are one dimension."""
         codec = self.codec.observation
+        if isinstance(self.observation, TreeHead):
+            return self.observation.log_prob(h, obs, next_obs, bin_scale=bin_scale)
         target = codec.encode(next_obs, obs)
         return self.observation.log_prob(h, target, codec.bins * bin_scale) * jnp.asarray(codec.active, jnp.float32)
 
-    def observation_scale(self, h: Array, obs: Array, next_obs: Array, *, bin_scale: float = 1.0) -> Array:
+    def observation_scale(self, h: Array, obs: PyTree, next_obs: PyTree, *, bin_scale: float = 1.0) -> Array:
         """Predicted scale per dimension `[..., D]` in deviations of a step's change; 1 for categories."""
         codec = self.codec.observation
+        if isinstance(self.observation, TreeHead):
+            return self.observation.scale(h, obs, next_obs, bin_scale=bin_scale)
         return self.observation.scale(h, codec.encode(next_obs, obs), codec.bins * bin_scale)
 
-    def reward_parameters(self, h: Array, next_obs: Array) -> Array:
-        """Mixture parameters of the standardised reward, given the next observation."""
-        return self.reward(jnp.concatenate([h, self.codec.observation.features(next_obs)], axis=-1))
+    def observation_objective(self, h: Array, obs: PyTree, next_obs: PyTree, *, bin_scale: float = 1.0) -> Array:
+        """What training maximises of the observation, `[...]`.
 
-    def reward_log_prob(self, h: Array, next_obs: Array, reward: Array, *, bin_scale: float = 1.0) -> Array:
+        Its likelihood is weighted by the predicted scale, held constant (the beta-NLL of Seitzer et al. 2022, arXiv
+        2203.09168, with beta = 1): gradients stay of order one however sharp the prediction gets.
+        """
+        if isinstance(self.observation, TreeHead):
+            return self.observation.objective(h, obs, next_obs, bin_scale=bin_scale).sum(axis=-1)
+        nats = self.observation_log_prob(h, obs, next_obs, bin_scale=bin_scale)
+        weight = self.observation_scale(h, obs, next_obs, bin_scale=bin_scale)
+        return (nats * jax.lax.stop_gradient(weight)).sum(axis=-1)
+
+    def reward_parameters(self, h: Array, next_obs: PyTree) -> Array:
+        """Parameters of the reward given the next observation: of its mixture, standardised, or logits of its atoms."""
+        return self.reward(jnp.concatenate([h, self._read.features(next_obs)], axis=-1))
+
+    def reward_log_prob(self, h: Array, next_obs: PyTree, reward: Array, *, bin_scale: float = 1.0) -> Array:
         """Nats `[...]` of the reward; 0 where the logs hold a single value."""
-        if self.codec.reward.constant:
+        codec = self.codec.reward
+        if codec.constant:
             return jnp.zeros(reward.shape, jnp.float32)
-        parameters = self.reward_parameters(h, next_obs)
-        return logistic_mixture_log_prob(
-            parameters, self.codec.reward.encode(reward), self.codec.reward.bin * bin_scale
-        )
+        parameters, target, width = self.reward_parameters(h, next_obs), codec.encode(reward), codec.bin * bin_scale
+        if not codec.atoms:
+            return logistic_mixture_log_prob(parameters, target, width)
+        far = logistic_mixture_log_prob(jnp.zeros((*target.shape, 3), jnp.float32), target, width)
+        return atom_log_prob(parameters, reward, codec.values, far)
 
-    def end_logit(self, h: Array, next_obs: Array, reward: Array) -> Array:
+    def reward_sample(self, h: Array, next_obs: PyTree, uniforms: Float[Array, "... 2"]) -> Array:
+        """A reward in its own units, `[...]`."""
+        codec, parameters = self.codec.reward, self.reward_parameters(h, next_obs)
+        if codec.atoms:
+            return atom_sample(parameters, uniforms[..., 0], codec.values)
+        return codec.decode(logistic_mixture_sample(parameters, uniforms, codec.bin))
+
+    def reward_mean(self, h: Array, next_obs: PyTree) -> Array:
+        """The expected reward in its own units, `[...]`."""
+        codec, parameters = self.codec.reward, self.reward_parameters(h, next_obs)
+        if codec.atoms:
+            return jnp.sum(jax.nn.softmax(parameters, axis=-1) * codec.values, axis=-1)
+        return codec.decode(logistic_mixture_mean(parameters))
+
+    def end_logit(self, h: Array, next_obs: PyTree, reward: Array) -> Array:
         """Log-odds `[...]` that the transition ended the episode, given where it led and what it paid."""
         encoded = self.codec.reward.encode(reward)[..., None]
-        pieces = self.codec.observation.pieces(next_obs)
+        pieces = self._read.pieces(next_obs)
         return self.end(jnp.concatenate([h, pieces, encoded], axis=-1))[..., 0]
 
     def log_prob(
-        self, h: Array, obs: Array, next_obs: Array, reward: Array, terminated: Array
+        self, h: Array, obs: PyTree, next_obs: PyTree, reward: Array, terminated: Array
     ) -> Float[Array, "... 3"]:
         """Nats of the three parts; terminated is float, 1 where the transition ended the episode."""
         logit = self.end_logit(h, next_obs, reward)
@@ -145,28 +183,42 @@ class StepModel(nnx.Module):
         )
         return jnp.stack(parts, axis=-1)
 
-    def draw(self, h: Array, obs: Array, uniforms: Float[Array, "... U"]) -> Draw:
+    def draw(self, h: Array, obs: PyTree, uniforms: Float[Array, "... U"]) -> Draw:
         """Samples in the order of `PARTS`, each given the values already drawn, as decoded."""
-        codec, lead = self.codec, uniforms.shape[:-1]
-        pairs, end_uniform = uniforms[..., :-1].reshape(*lead, -1, 2), uniforms[..., -1]
-        target = self.observation.sample(h, pairs[..., :-1, :], codec.observation.bins)
-        next_obs = codec.observation.decode(target, obs)
-        reward_target = logistic_mixture_sample(
-            self.reward_parameters(h, next_obs), pairs[..., -1, :], codec.reward.bin
-        )
-        reward = codec.reward.decode(reward_target)
+        next_obs = self._observation_sample(h, obs, uniforms[..., :-3])
+        reward = self.reward_sample(h, next_obs, uniforms[..., -3:-1])
         end_probability = jax.nn.sigmoid(self.end_logit(h, next_obs, reward))
-        terminated = end_uniform < end_probability
+        terminated = uniforms[..., -1] < end_probability
         log_prob = self.log_prob(h, obs, next_obs, reward, terminated.astype(jnp.float32))
         return Draw(next_obs, reward, terminated, end_probability, log_prob)
 
-    def mean(self, h: Array, obs: Array) -> tuple[Array, Array, Array]:
+    def _observation_sample(self, h: Array, obs: PyTree, uniforms: Array) -> PyTree:
+        codec = self.codec.observation
+        if isinstance(self.observation, TreeHead):
+            return self.observation.sample(h, obs, uniforms)
+        pairs = uniforms.reshape(*uniforms.shape[:-1], -1, 2)
+        return codec.decode(self.observation.sample(h, pairs, codec.bins), obs)
+
+    def mean(self, h: Array, obs: PyTree) -> tuple[PyTree, Array, Array]:
         """Central prediction: next observation, reward given it, probability of an end given both."""
-        codec = self.codec
-        target = self.observation.central(h)
-        next_obs = codec.observation.decode(target, obs)
-        reward = codec.reward.decode(logistic_mixture_mean(self.reward_parameters(h, next_obs)))
+        if isinstance(self.observation, TreeHead):
+            next_obs = self.observation.central(h, obs)
+        else:
+            next_obs = self.codec.observation.decode(self.observation.central(h), obs)
+        reward = self.reward_mean(h, next_obs)
         return next_obs, reward, jax.nn.sigmoid(self.end_logit(h, next_obs, reward))
+
+
+def _observation_head(
+    config: StepConfig, codec: StepCodec, width: int, rng: np.random.Generator
+) -> ChainHead | CategoricalHead | TreeHead:
+    observation = codec.observation
+    sizes = {"hidden": config.chain_hidden, "components": config.components}
+    if isinstance(observation, TreeCodec):
+        return TreeHead(width, observation, outer=config.head_hidden, **sizes, rng=rng)
+    if isinstance(observation, BoxCodec):
+        return ChainHead(width, observation.size, **sizes, rng=rng)
+    return CategoricalHead(width, observation.size, rng=rng)
 
 
 def step_model(config: StepConfig, codec: StepCodec, params: Params) -> StepModel:

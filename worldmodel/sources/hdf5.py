@@ -272,7 +272,7 @@ def plain_of(value: Any) -> Any:
     """A NumPy value as plain JSON, None where it is none."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
-    if isinstance(value, np.longdouble):  # which `tolist` leaves as it is
+    if isinstance(value, np.floating) and value.dtype.itemsize > 8:  # which `tolist` leaves as it is
         return plain_of(float(value))
     if isinstance(value, (np.generic, np.ndarray)) and value.dtype.kind in "biufSU":
         return plain_of(value.tolist())

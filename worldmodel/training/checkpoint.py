@@ -1,7 +1,7 @@
-"""A run folder's model: what is saved, in what order, and how it comes back.
+"""A run folder's model: what describes it, and how it comes back.
 
-`config.json` describes the run once; `checkpoints/` holds Orbax steps of everything training carries. Nothing is
-unpickled.
+`config.json` describes the run once; `checkpoints/` holds Orbax steps of everything training carries
+(`worldmodel.training.storage`). Nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,7 @@ from worldmodel.codec import StepCodec
 from worldmodel.model.dynamics import StepDynamics
 from worldmodel.model.step import StepConfig
 from worldmodel.model.transformer import TrunkConfig
+from worldmodel.training.storage import Checkpoints
 from worldmodel.trajectory import Spec
 
 FORMAT_VERSION = 1
@@ -100,45 +101,12 @@ def model_from_config(config: Mapping[str, Any]) -> tuple[Spec, StepDynamics]:
         raise ValueError(f"config.json of the run is damaged: {type(error).__name__} {error}") from error
 
 
-class Checkpoints:
-    """The `checkpoints/` folder of a run, through Orbax; the newest `keep` steps stay."""
+def load(run: str | os.PathLike[str], *, which: Literal["last", "best"] = "last") -> WorldModel:
+    """Loads a checkpoint of a run folder.
 
-    def __init__(self, run: Path, *, keep: int = 2):
-        import orbax.checkpoint as ocp
-
-        self._ocp = ocp
-        options = ocp.CheckpointManagerOptions(max_to_keep=keep, enable_async_checkpointing=False)
-        self._manager = ocp.CheckpointManager((run / "checkpoints").absolute(), options=options)
-
-    def save(self, step: int, state: PyTree, position: Mapping[str, Any]) -> None:
-        """Saves parameters, optimiser and data position of one step; returns when it is on disk."""
-        items = self._ocp.args.Composite(
-            state=self._ocp.args.StandardSave(state), position=self._ocp.args.JsonSave(dict(position))
-        )
-        self._manager.save(step, args=items)
-        self._manager.wait_until_finished()
-
-    def latest(self) -> int | None:
-        """The newest complete step, or None."""
-        return self._manager.latest_step()
-
-    def restore(self, step: int, template: PyTree | None) -> tuple[PyTree, dict[str, Any]]:
-        """`(state, position)`; a template gives types and structure, without one the state is plain dicts."""
-        if template is not None:
-            template = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), template)
-        items = self._ocp.args.Composite(
-            state=self._ocp.args.StandardRestore(template), position=self._ocp.args.JsonRestore()
-        )
-        restored = self._manager.restore(step, args=items)
-        return restored["state"], restored["position"]
-
-    def close(self) -> None:
-        """Releases the manager's threads."""
-        self._manager.close()
-
-
-def load(run: str | os.PathLike[str]) -> WorldModel:
-    """Loads the newest checkpoint of a run folder.
+    Args:
+      run: the folder.
+      which: the newest that is whole, or the one of the lowest held-out negative log-likelihood.
 
     Raises `FileNotFoundError` or `ValueError` with one clear line where the folder is missing, is no run, holds no
     complete checkpoint, or was written by another version.
@@ -148,32 +116,54 @@ def load(run: str | os.PathLike[str]) -> WorldModel:
     spec, dynamics = model_from_config(config)
     if not (path / "checkpoints").is_dir():
         raise FileNotFoundError(f"{path} holds no checkpoint yet: training has not reached its first save")
-    checkpoints = Checkpoints(path)
+    checkpoints = Checkpoints(path, read_only=True)
     try:
-        step = checkpoints.latest()
-        if step is None:
-            raise FileNotFoundError(f"{path} holds no complete checkpoint")
-        state, _ = checkpoints.restore(step, None)
+        if which == "best":
+            best = checkpoints.best()
+            if best is None:
+                raise FileNotFoundError(f"{path} holds no checkpoint that was measured on held-out episodes")
+            found = best, checkpoints.restore_params(best)
+        else:
+            found = checkpoints.newest_params()
+            if found is None:
+                raise FileNotFoundError(f"{path} holds no complete checkpoint")
     finally:
         checkpoints.close()
-    starts = read_starts(path)
-    params = {"members": _integer_keys(state["params"]), "starts": jnp.asarray(starts)}
-    return WorldModel(spec, dynamics, jax.tree.map(jnp.asarray, params), path, step)
+    starts = read_starts(path, spec)
+    params = {"members": _integer_keys(found[1]), "starts": jax.tree.map(jnp.asarray, starts)}
+    return WorldModel(spec, dynamics, jax.tree.map(jnp.asarray, params), path, found[0])
 
 
-def write_starts(run: Path, starts: np.ndarray) -> None:
-    """Keeps the logs' first observations `[S, ...]` beside the config."""
-    temporary = run / f".starts.{os.getpid()}.npy"
-    np.save(temporary, starts, allow_pickle=False)
-    os.replace(temporary, run / "starts.npy")
+def write_starts(run: Path, starts: PyTree) -> None:
+    """Keeps the logs' first observations, columns `[S, ...]`, beside the config; of several parts as `starts.npz`."""
+    if isinstance(starts, np.ndarray):
+        temporary, name = run / f".starts.{os.getpid()}.npy", "starts.npy"
+        np.save(temporary, starts, allow_pickle=False)
+    else:
+        temporary, name = run / f".starts.{os.getpid()}.npz", "starts.npz"
+        np.savez(temporary, **{jax.tree_util.keystr(p): v for p, v in jax.tree_util.tree_leaves_with_path(starts)})
+    os.replace(temporary, run / name)
 
 
-def read_starts(run: Path) -> np.ndarray:
+def read_starts(run: Path, spec: Spec) -> PyTree:
     """The inverse of `write_starts`; never unpickles."""
-    path = run / "starts.npy"
+    parts = spec.observation_space["type"] in ("Dict", "Tuple")
+    path = run / ("starts.npz" if parts else "starts.npy")
     if not path.is_file():
-        raise FileNotFoundError(f"{run} has no starts.npy, the first observations that its episodes begin from")
-    return np.load(path, allow_pickle=False)
+        raise FileNotFoundError(f"{run} has no {path.name}, the first observations that its episodes begin from")
+    if not parts:
+        return np.load(path, allow_pickle=False)
+    with np.load(path, allow_pickle=False) as file:
+        return _of_space(spec.observation_space, file, "")
+
+
+def _of_space(space: Mapping[str, Any], columns: Mapping[str, np.ndarray], path: str) -> PyTree:
+    """Columns kept under the path of each leaf, built as the space is."""
+    if space["type"] == "Dict":
+        return {name: _of_space(part, columns, f"{path}[{name!r}]") for name, part in space["spaces"].items()}
+    if space["type"] == "Tuple":
+        return tuple(_of_space(part, columns, f"{path}[{i}]") for i, part in enumerate(space["spaces"]))
+    return columns[path]
 
 
 def _integer_keys(tree: Any) -> Any:

@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
-import json
-import math
+import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
-import numpy as np
 
-from worldmodel.codec import fit_codec
-from worldmodel.corpus import Columns, window_batches
+from worldmodel.corpus import Columns, mixed_batches, window_batches
 from worldmodel.corpus.lock import only_writer
-from worldmodel.model.step import init_params
-from worldmodel.training.checkpoint import (
-    Checkpoints,
-    WorldModel,
-    describe,
-    load,
-    model_from_config,
-    read_config,
-    write_json,
-    write_starts,
-)
+from worldmodel.model.dynamics import StepDynamics
+from worldmodel.model.step import Params, init_params
+from worldmodel.training.checkpoint import Checkpoints, WorldModel, load, model_from_config, read_config
+from worldmodel.training.claim import claim
 from worldmodel.training.config import TrainingConfig
-from worldmodel.training.step import TrainState, as_batch, make_optimizer, make_train_step
+from worldmodel.training.continuation import Continuation
+from worldmodel.training.held_out import HeldOut
+from worldmodel.training.loggers import Logger, check_loggers, open_loggers
+from worldmodel.training.plasticity import Plasticity
+from worldmodel.training.processes import leader_first, leads
+from worldmodel.training.sharding import Layout
+from worldmodel.training.step import Batch, TrainState, as_batch, make_optimizer, make_train_step
+from worldmodel.training.stopping import Interruption, SkippedSteps, Stopped
 from worldmodel.trajectory import Spec
 
 Report = Callable[[int, Mapping[str, float]], None]
@@ -37,7 +33,15 @@ Report = Callable[[int, Mapping[str, float]], None]
 
 
 def train(
-    columns: Columns, spec: Spec, run: str | Path, config: TrainingConfig | None = None, *, report: Report | None = None
+    columns: Columns,
+    spec: Spec,
+    run: str | Path,
+    config: TrainingConfig | None = None,
+    *,
+    held_out: Columns | None = None,
+    continuation: Continuation | None = None,
+    loggers: Sequence[str] = (),
+    report: Report | None = None,
 ) -> WorldModel:
     """Trains a world model on logged transitions; called again on the same folder, it resumes.
 
@@ -46,122 +50,187 @@ def train(
       spec: their spaces.
       run: the run folder; it gets `config.json`, `starts.npy`, `metrics.jsonl`, `checkpoints/`.
       config: sizes and schedule; None for the defaults.
+      held_out: other transitions; at every checkpoint the model is measured on them, and the best one is kept.
+      continuation: begin with another run's parameters, and replay some of its logs; None to begin afresh.
+      loggers: of `worldmodel.training.loggers.LOGGERS`, beside `metrics.jsonl`.
       report: sees progress.
 
     Raises:
       ValueError: an episode has no rewards, the folder was made with another configuration or from other logs (the
         difference is named), or another process trains in it.
+      OSError: the disk is full; the last checkpoint stays.
       FloatingPointError: the loss is no longer finite; the last checkpoint stays.
+      Stopped: SIGTERM came; everything is saved.
     """
     if not columns.has_rewards:
         raise ValueError("an episode of these logs has no rewards; training needs them in every episode")
+    check_loggers(loggers)
     config = config or TrainingConfig()
     run = Path(run)
-    run.mkdir(parents=True, exist_ok=True)
-    with only_writer(run):
-        _claim(run, columns, spec, config)
-        _train(columns, run, config, report or (lambda step, metrics: None))
+    with contextlib.ExitStack() as stack:
+
+        def begin() -> None:
+            run.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(only_writer(run))
+            claim(run, columns, spec, config, continuation)
+
+        leader_first(begin)
+        _Run(columns, held_out, run, config, continuation).go(loggers, report or (lambda step, metrics: None))
     return load(run)
 
 
-def _claim(run: Path, columns: Columns, spec: Spec, config: TrainingConfig) -> None:
-    """Writes `config.json`, or checks that the one there asks for the same."""
-    t = columns.transitions()
-    codec = fit_codec(spec, t.obs, t.next_obs, t.actions, t.rewards, t.terminated)
-    training = dataclasses.asdict(config) | {"logs": _fingerprint(columns)}
-    model = config.model
-    del training["model"]
-    wanted = describe(spec, codec, model, training)
-    if not (run / "config.json").exists():
-        write_starts(run, columns.observations[columns.observation_starts])
-        write_json(run / "config.json", wanted)
-        return
-    found = read_config(run)
-    different = _differences(found, wanted)
-    if different:
-        raise ValueError(f"{run} was made with another configuration: {'; '.join(different)}")
+class _Run:
+    """Everything that the steps of one call share."""
 
+    def __init__(
+        self,
+        columns: Columns,
+        held_out: Columns | None,
+        run: Path,
+        config: TrainingConfig,
+        continuation: Continuation | None,
+    ):
+        self._run, self._config = run, config
+        self._described = read_config(run)
+        _, dynamics = model_from_config(self._described)
+        members = dynamics.config.members
+        self._layout = layout = Layout.of(config.mesh) if config.mesh else None
+        if layout is not None:
+            layout.check(config.batch_size, members, config.accumulate)
+        elif jax.process_count() > 1:
+            raise ValueError(f"{jax.process_count()} processes need a mesh, as mesh='data=-1'")
+        self._shard = (0, 1) if layout is None else layout.shard(config.batch_size)
+        optimizer = make_optimizer(
+            learning_rate=config.learning_rate,
+            warmup=config.warmup,
+            steps=config.steps,
+            weight_decay=config.weight_decay,
+            clip=config.clip,
+        )
+        bfloat16 = config.precision == "bfloat16"
+        self._step = make_train_step(
+            dynamics.config,
+            dynamics.codec,
+            optimizer,
+            accumulate=config.accumulate,
+            remat=config.remat,
+            bfloat16=bfloat16,
+            layout=layout,
+        )
+        params = None if continuation is None else continuation.params()
+        self._state = initial_state(dynamics, optimizer, config.seed, layout, params)
+        self._batches = self._windows(columns)
+        if continuation is not None and continuation.replay is not None:
+            self._batches = self._mixture(columns, continuation.replay, continuation.fraction)
+        self._held_out = self._plasticity = None
+        if held_out is not None and config.evaluation_batches:
+            source = self._windows(held_out)
+            windows = [next(source) for _ in range(config.evaluation_batches)]
+            self._held_out = HeldOut(dynamics, [self._put(w) for w in windows], bfloat16=bfloat16, layout=layout)
+        if config.gauge_every:
+            self._plasticity = Plasticity(dynamics, self._put(next(self._windows(columns))), config.seed)
 
-def _train(columns: Columns, run: Path, config: TrainingConfig, report: Report) -> None:
-    _, dynamics = model_from_config(read_config(run))
-    optimizer = make_optimizer(
-        learning_rate=config.learning_rate,
-        warmup=config.warmup,
-        steps=config.steps,
-        weight_decay=config.weight_decay,
-        clip=config.clip,
-    )
-    params = init_params(dynamics.config, dynamics.codec, config.seed)
-    state = TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32))
-    batches = window_batches(columns, length=config.length, batch_size=config.batch_size, seed=config.seed)
-    train_step = make_train_step(dynamics.config, dynamics.codec, optimizer)
-    checkpoints = Checkpoints(run)
-    try:
-        step = checkpoints.latest() or 0
-        if step:
-            state, position = checkpoints.restore(step, state)
-            batches.set_state(position)
-        metrics_path = run / "metrics.jsonl"
-        _drop_after(metrics_path, step)
-        with open(metrics_path, "a", encoding="utf-8") as log:
-            started = time.monotonic()
-            first = step
+    def go(self, loggers: Sequence[str], report: Report) -> None:
+        """Restores what there is, and trains to the last step."""
+        config = self._config
+        checkpoints = Checkpoints(self._run)
+        with contextlib.ExitStack() as stack:
+            stack.callback(checkpoints.close)
+            step = saved = self._restore(checkpoints)
+            logs: list[Logger] = open_loggers(loggers, self._run, step) if leads() else []
+            for log in logs:
+                stack.callback(log.close)
+            interruption = stack.enter_context(Interruption())
+            started, first = time.monotonic(), step
             while step < config.steps:
-                state, metrics = train_step(state, as_batch(next(batches)))
+                windows = next(self._batches)
+                self._state, metrics = self._step(self._state, self._put(windows))
                 step += 1
-                last = step == config.steps
-                if step % config.log_every == 0 or last:
+                self._skipped.watch(step, windows, metrics)
+                last, stop = step == config.steps, interruption.due(step)
+                shown = last or step % config.log_every == 0
+                due = last or step % config.checkpoint_every == 0
+                values: dict[str, float] = {}
+                if shown or due or stop:
+                    self._skipped.settle()
+                if shown:
                     values = {name: float(value) for name, value in metrics.items()}
-                    _check_finite(values, step, run)
-                    elapsed = time.monotonic() - started
-                    values["steps_per_second"] = (step - first) / elapsed
-                    log.write(json.dumps({"step": step, **values}) + "\n")
-                    log.flush()
+                    values["skipped"] = self._skipped.total
+                    values["steps_per_second"] = (step - first) / (time.monotonic() - started)
+                if self._plasticity is not None and step % config.gauge_every == 0:
+                    values |= self._plasticity.measure(self._state.params)
+                # After a skipped step the state may be the one that makes every loss infinite.
+                sound = not self._skipped.in_a_row
+                score = None
+                if due and sound and self._held_out is not None:
+                    measured = self._held_out.measure(self._state.params)
+                    values |= measured
+                    score = measured["held_out_nll"]
+                for log in logs:
+                    if values:
+                        log.write(step, values)
+                if shown and leads():
                     report(step, values)
-                if step % config.checkpoint_every == 0 or last:
-                    _check_finite({"loss": float(metrics["loss"])}, step, run)
-                    checkpoints.save(step, state, batches.get_state())
-    finally:
-        checkpoints.close()
+                if (due or stop) and sound and saved != step:
+                    checkpoints.save(step, self._state, self._position(), score=score)
+                    saved = step
+                if stop and not last:
+                    checkpoints.wait()
+                    raise Stopped(saved)
+
+    def _restore(self, checkpoints: Checkpoints) -> int:
+        found = checkpoints.newest(self._state)
+        self._skipped = SkippedSteps(self._run)
+        if found is None:
+            return 0
+        step, self._state, position = found
+        self._batches.set_state(position.get("data", position))  # a run of release 0.1 holds the data's alone
+        self._skipped = SkippedSteps(self._run, position.get("skipped", 0))
+        return step
+
+    def _position(self) -> dict[str, Any]:
+        """What a checkpoint holds beside the state: nothing random in training has any other source than the seed."""
+        return {
+            "data": self._batches.get_state(),
+            "skipped": self._skipped.total,
+            "seed": self._config.seed,
+            "config": self._described,
+        }
+
+    def _windows(self, columns: Columns) -> Any:
+        config, (_, parts) = self._config, self._shard
+        return window_batches(
+            columns,
+            length=config.length,
+            batch_size=config.batch_size // parts,
+            seed=config.seed,
+            shard=self._shard,
+        )
+
+    def _mixture(self, columns: Columns, replay: Columns, fraction: float) -> Any:
+        config, (_, parts) = self._config, self._shard
+        return mixed_batches(
+            [columns, replay],
+            [1.0 - fraction, fraction],
+            length=config.length,
+            batch_size=config.batch_size // parts,
+            seed=config.seed,
+            shard=self._shard,
+        )
+
+    def _put(self, windows: Mapping[str, Any]) -> Batch:
+        batch = as_batch(windows)
+        return batch if self._layout is None else self._layout.put_batch(batch)
 
 
-def _check_finite(values: Mapping[str, float], step: int, run: Path) -> None:
-    for name, value in values.items():
-        if not math.isfinite(value):
-            raise FloatingPointError(f"{name} is {value} at step {step}; the last checkpoint in {run} is unharmed")
-
-
-def _drop_after(path: Path, step: int) -> None:
-    """Removes lines of steps that will be taken again, and a line that a kill cut short."""
-    if not path.exists():
-        return
-    kept = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            entry = json.loads(line)
-        except json.JSONDecodeError:
-            continue
-        if entry["step"] <= step:
-            kept.append(line + "\n")
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text("".join(kept), encoding="utf-8")
-    temporary.replace(path)
-
-
-def _fingerprint(columns: Columns) -> dict[str, Any]:
-    """Counts and a hash of the logs' arrays, so that a run never resumes on other data."""
-    digest = hashlib.sha256()
-    for array in (columns.observations, columns.actions, columns.rewards, columns.lengths, columns.terminated):
-        digest.update(np.ascontiguousarray(array).tobytes())
-    return {"transitions": len(columns), "episodes": columns.episodes, "sha256": digest.hexdigest()[:16]}
-
-
-def _differences(found: Any, wanted: Any, name: str = "") -> list[str]:
-    if isinstance(found, dict) and isinstance(wanted, dict):
-        lines = []
-        for key in sorted({*found, *wanted}):
-            lines += _differences(found.get(key), wanted.get(key), f"{name}.{key}" if name else key)
-        return lines
-    if name.startswith("codec."):
-        return []  # follows from the logs, which are compared by their hash
-    return [] if found == wanted else [f"{name} is {json.dumps(found)} there, {json.dumps(wanted)} here"]
+def initial_state(
+    dynamics: StepDynamics, optimizer: Any, seed: int, layout: Layout | None, params: Params | None = None
+) -> TrainState:
+    """A fresh optimiser and fresh parameters, or those given, on one device or on the mesh."""
+    begin: Params = init_params(dynamics.config, dynamics.codec, seed) if params is None else params
+    if layout is None:
+        return TrainState(begin, optimizer.init(begin), jnp.zeros((), jnp.int32))
+    begin = layout.put(begin, layout.state(begin))
+    moments = layout.state(jax.eval_shape(optimizer.init, begin))
+    opt_state = jax.jit(optimizer.init, out_shardings=moments)(begin)
+    return TrainState(begin, opt_state, layout.put(jnp.zeros((), jnp.int32), layout.replicated))

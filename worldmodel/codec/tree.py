@@ -1,0 +1,172 @@
+"""Codecs of spaces with several parts: the leaves of a `Dict` or `Tuple`, or one leaf of categories by itself.
+
+Continuous dimensions of all Boxes come first, side by side; then the sites of all categorical leaves.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from worldmodel.codec.box import BoxCodec
+from worldmodel.codec.discrete import GridCodec, MultiDiscreteCodec
+
+Leaf = BoxCodec | MultiDiscreteCodec | GridCodec
+Path = tuple[str | int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class TreeCodec:
+    """Values built of leaves.
+
+    Attributes:
+      paths: of each leaf, keys of dicts (`str`) and places in tuples (`int`); `()` for a space that is its own leaf.
+      leaves: the codec of each.
+
+    `C` continuous dimensions, `S` sites, each of at most `V` categories.
+    """
+
+    paths: tuple[Path, ...]
+    leaves: tuple[Leaf, ...]
+    kind: str = "tree"
+
+    @cached_property
+    def boxes(self) -> tuple[tuple[Path, BoxCodec], ...]:
+        """The continuous leaves."""
+        return tuple((p, leaf) for p, leaf in zip(self.paths, self.leaves, strict=True) if isinstance(leaf, BoxCodec))
+
+    @cached_property
+    def categories(self) -> tuple[tuple[Path, MultiDiscreteCodec | GridCodec], ...]:
+        """The categorical leaves."""
+        pairs = zip(self.paths, self.leaves, strict=True)
+        return tuple((p, leaf) for p, leaf in pairs if not isinstance(leaf, BoxCodec))
+
+    @cached_property
+    def numbers(self) -> int:
+        """Number of continuous dimensions `C`."""
+        return sum(leaf.size for _, leaf in self.boxes)
+
+    @cached_property
+    def sites(self) -> int:
+        """Number of sites `S`."""
+        return sum(leaf.sites for _, leaf in self.categories)
+
+    @cached_property
+    def nvec(self) -> tuple[int, ...]:
+        """Number of categories of each site `[S]`."""
+        return tuple(n for _, leaf in self.categories for n in leaf.nvec)
+
+    @cached_property
+    def stays(self) -> tuple[float, ...]:
+        """Share of logged steps in which each site stays as it is `[S]`."""
+        return tuple(stay for _, leaf in self.categories for stay in leaf.stays)
+
+    @cached_property
+    def numbers_active(self) -> tuple[bool, ...]:
+        """Which continuous dimensions the logs show to change `[C]`."""
+        return tuple(active for _, leaf in self.boxes for active in leaf.active)
+
+    @cached_property
+    def sites_active(self) -> tuple[bool, ...]:
+        """Which sites the logs show to change `[S]`."""
+        return tuple(stay < 1.0 for stay in self.stays)
+
+    @property
+    def active(self) -> tuple[bool, ...]:
+        """Both, in the order of `flatten`."""
+        return self.numbers_active + self.sites_active
+
+    @cached_property
+    def bins(self) -> np.ndarray:
+        """Bin width of each continuous dimension in units of the target, float32 `[C]`."""
+        return np.concatenate([np.zeros(0, np.float32), *(leaf.bins for _, leaf in self.boxes)])
+
+    @cached_property
+    def scale(self) -> tuple[float, ...]:
+        """Standard deviation of each continuous dimension `[C]`."""
+        return tuple(value for _, leaf in self.boxes for value in leaf.scale)
+
+    @property
+    def uniforms(self) -> int:
+        """How many uniform numbers a drawn value takes: two for each number, one for each site and for all sites."""
+        return 2 * self.numbers + (1 + self.sites if self.sites else 0)
+
+    @property
+    def size(self) -> int:
+        """Number of features."""
+        return self.numbers + sum(self.nvec)
+
+    def flatten(self, value: Any) -> jax.Array:
+        """A value -> float32 `[..., C + S]`: its numbers, then its categories."""
+        numbers = [leaf.flatten(_at(value, path)) for path, leaf in self.boxes]
+        sites = [leaf.index(_at(value, path)).astype(jnp.float32) for path, leaf in self.categories]
+        return jnp.concatenate([*numbers, *sites], axis=-1)
+
+    def number_features(self, value: Any) -> jax.Array:
+        """Continuous dimensions, standardised, float32 `[..., C]`."""
+        return jnp.concatenate([leaf.features(_at(value, path)) for path, leaf in self.boxes], axis=-1)
+
+    def features(self, value: Any) -> jax.Array:
+        """`number_features`, then a one-hot of every site, float32 `[..., size]`."""
+        hot = [leaf.features(_at(value, path)) for path, leaf in self.categories]
+        return jnp.concatenate([*([self.number_features(value)] if self.boxes else []), *hot], axis=-1)
+
+    @property
+    def number_pieces_size(self) -> int:
+        """Number of values that `number_pieces` returns."""
+        return sum(leaf.pieces_size for _, leaf in self.boxes)
+
+    def number_pieces(self, value: Any) -> jax.Array:
+        """Piecewise-linear encoding of the continuous dimensions, see `BoxCodec.pieces`."""
+        return jnp.concatenate([leaf.pieces(_at(value, path)) for path, leaf in self.boxes], axis=-1)
+
+    def encode(self, following: Any, current: Any) -> jax.Array:
+        """Standardised change of the continuous dimensions, float32 `[..., C]`."""
+        changes = [leaf.encode(_at(following, path), _at(current, path)) for path, leaf in self.boxes]
+        return jnp.concatenate(changes, axis=-1)
+
+    def index(self, value: Any) -> jax.Array:
+        """Category of every site, int32 `[..., S]`; the site's number of categories for what the logs never held."""
+        return jnp.concatenate([leaf.index(_at(value, path)) for path, leaf in self.categories], axis=-1)
+
+    def decode(self, target: jax.Array, current: Any) -> Any:
+        """The value whose continuous dimensions lie `target` `[..., C]` after `current`; sites are as in `current`."""
+        return self._replace(current, self._decoded(self.boxes, target, current))
+
+    def decode_index(self, index: jax.Array, current: Any) -> Any:
+        """The value with these categories `[..., S]`; its numbers, and the sites that never change, as in `current`."""
+        return self._replace(current, self._decoded(self.categories, index, current))
+
+    def _decoded(self, parts: Iterable[tuple[Path, Any]], flat: jax.Array, current: Any) -> Iterator[tuple[Path, Any]]:
+        first = 0
+        for path, leaf in parts:
+            width = leaf.size if isinstance(leaf, BoxCodec) else leaf.sites
+            yield path, leaf.decode(flat[..., first : first + width], _at(current, path))
+            first += width
+
+    def _replace(self, current: Any, found: Iterable[tuple[Path, Any]]) -> Any:
+        parts = {path: _at(current, path) for path in self.paths} | dict(found)
+        return _build([(path, parts[path]) for path in self.paths])
+
+
+def _at(value: Any, path: Path) -> Any:
+    for key in path:
+        value = value[key]
+    return value
+
+
+def _build(parts: list[tuple[Path, Any]]) -> Any:
+    """Nested dicts and tuples of the parts, in their order."""
+    if parts[0][0] == ():
+        return parts[0][1]
+    groups: dict[str | int, list[tuple[Path, Any]]] = {}
+    for path, part in parts:
+        groups.setdefault(path[0], []).append((path[1:], part))
+    built = {key: _build(group) for key, group in groups.items()}
+    return built if isinstance(parts[0][0][0], str) else tuple(built.values())

@@ -1,0 +1,143 @@
+"""Observations with several parts: what the model reads of them, and their joint distribution."""
+
+from __future__ import annotations
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from worldmodel._types import Array, PyTree
+from worldmodel.codec import GridCodec, TreeCodec
+from worldmodel.codec.discrete import one_hot
+from worldmodel.model.categories import SitesHead
+from worldmodel.model.heads import ChainHead
+from worldmodel.model.transformer import normal
+
+SHORT = 8
+"""Sites with more categories than this are read as vectors of this many learned numbers, others one-hot."""
+
+
+class TreeReader(nnx.Module):
+    """Values of a `TreeCodec` as vectors."""
+
+    def __init__(self, codec: TreeCodec, *, rng: np.random.Generator):
+        self.codec = codec
+        tables, size = [], 0
+        for _, leaf in codec.categories:
+            if max(leaf.nvec) <= SHORT:
+                size += leaf.size
+                continue
+            # The cells of a grid are of one kind wherever they lie; sites of other leaves are not.
+            rows = 1 if isinstance(leaf, GridCodec) else leaf.sites
+            # A large grid weighs as much as one number does: it must not drown what else is read, the action above all.
+            tables.append(nnx.Param(normal(rng, (rows, max(leaf.nvec), SHORT), 1.0 / math.sqrt(SHORT * leaf.sites))))
+            size += leaf.sites * SHORT
+        self.tables = nnx.List(tables)
+        self.size = codec.numbers + size
+        self.pieces_size = codec.number_pieces_size + size
+
+    def features(self, value: PyTree) -> Array:
+        """Float32 `[..., size]`: numbers standardised, then the categories."""
+        return jnp.concatenate([*self._numbers(self.codec.number_features, value), *self._sites(value)], axis=-1)
+
+    def pieces(self, value: PyTree) -> Array:
+        """Float32 `[..., pieces_size]`: piecewise-linear numbers, then the categories."""
+        return jnp.concatenate([*self._numbers(self.codec.number_pieces, value), *self._sites(value)], axis=-1)
+
+    def _numbers(self, read, value: PyTree) -> list[Array]:
+        return [read(value)] if self.codec.numbers else []
+
+    def _sites(self, value: PyTree) -> list[Array]:
+        if not self.codec.sites:
+            return []
+        index = self.codec.index(value)
+        parts, tables, first = [], iter(self.tables), 0
+        for _, leaf in self.codec.categories:
+            own = index[..., first : first + leaf.sites]
+            first += leaf.sites
+            most = max(leaf.nvec)
+            if most <= SHORT:
+                parts.append(one_hot(own, leaf.nvec))
+                continue
+            table = jnp.broadcast_to(next(tables)[...], (leaf.sites, most, SHORT))
+            hot = one_hot(own, (most,) * leaf.sites).reshape(*own.shape, most)
+            read = jnp.einsum("...sv,sve->...se", hot, table)
+            parts.append(read.reshape(*read.shape[:-2], -1))
+        return parts
+
+
+class TreeHead(nnx.Module):
+    """Joint distribution of the next value given `h [..., width]`: numbers as a chain, categories given them."""
+
+    def __init__(
+        self, width: int, codec: TreeCodec, *, hidden: int, outer: int, components: int, rng: np.random.Generator
+    ):
+        self.codec = codec
+        chain = {"hidden": hidden, "components": components, "rng": rng}
+        self.numbers = ChainHead(width, codec.numbers, **chain) if codec.numbers else None
+        given = width + codec.numbers + codec.number_pieces_size
+        sites = {"hidden": hidden, "outer": outer, "components": 2 * components, "rng": rng}
+        self.sites = SitesHead(given, codec, **sites) if codec.sites else None
+
+    def log_prob(self, h: Array, obs: PyTree, next_obs: PyTree, *, bin_scale: float = 1.0) -> Array:
+        """Nats of each number given those before it, 0 for one that never changes, then of all sites together."""
+        parts = []
+        if self.numbers is not None:
+            target = self.codec.encode(next_obs, obs)
+            parts.append(self.numbers.log_prob(h, target, self.codec.bins * bin_scale) * self._active())
+        return jnp.concatenate([*parts, *self._sites_log_prob(h, obs, next_obs)], axis=-1)
+
+    def objective(self, h: Array, obs: PyTree, next_obs: PyTree, *, bin_scale: float = 1.0) -> Array:
+        """The same weighted for training, see `ChainHead.objective`; sites count as they are."""
+        parts = []
+        if self.numbers is not None:
+            target = self.codec.encode(next_obs, obs)
+            parts.append(self.numbers.objective(h, target, self.codec.bins * bin_scale) * self._active())
+        return jnp.concatenate([*parts, *self._sites_log_prob(h, obs, next_obs)], axis=-1)
+
+    def scale(self, h: Array, obs: PyTree, next_obs: PyTree, *, bin_scale: float = 1.0) -> Array:
+        """Predicted scale of each number in deviations of a step's change, then 1 for the sites, as in `log_prob`."""
+        parts = []
+        if self.numbers is not None:
+            target = self.codec.encode(next_obs, obs)
+            parts.append(self.numbers.scale(h, target, self.codec.bins * bin_scale))
+        if self.sites is not None:
+            parts.append(jnp.ones((*h.shape[:-1], 1), jnp.float32))
+        return jnp.concatenate(parts, axis=-1)
+
+    def sample(self, h: Array, obs: PyTree, uniforms: Array) -> PyTree:
+        """A next value from uniforms `[..., codec.uniforms]`."""
+        codec, after = self.codec, obs
+        if self.numbers is not None:
+            pairs = uniforms[..., : 2 * codec.numbers].reshape(*uniforms.shape[:-1], codec.numbers, 2)
+            after = codec.decode(self.numbers.sample(h, pairs, codec.bins), obs)
+        if self.sites is None:
+            return after
+        rest = uniforms[..., 2 * codec.numbers :]
+        return codec.decode_index(self.sites.sample(self._given(h, obs, after), codec.index(obs), rest), after)
+
+    def central(self, h: Array, obs: PyTree) -> PyTree:
+        """The chain run on its own means, then the likeliest categories given them."""
+        codec, after = self.codec, obs
+        if self.numbers is not None:
+            after = codec.decode(self.numbers.central(h), obs)
+        if self.sites is None:
+            return after
+        return codec.decode_index(self.sites.central(self._given(h, obs, after), codec.index(obs)), after)
+
+    def _active(self) -> Array:
+        return jnp.asarray(self.codec.numbers_active, jnp.float32)
+
+    def _sites_log_prob(self, h: Array, obs: PyTree, next_obs: PyTree) -> list[Array]:
+        if self.sites is None:
+            return []
+        present, index = self.codec.index(obs), self.codec.index(next_obs)
+        return [self.sites.log_prob(self._given(h, obs, next_obs), present, index)[..., None]]
+
+    def _given(self, h: Array, obs: PyTree, after: PyTree) -> Array:
+        """What the sites are drawn given: `h`, the next numbers and their change."""
+        if self.numbers is None:
+            return h
+        return jnp.concatenate([h, self.codec.number_pieces(after), self.codec.encode(after, obs)], axis=-1)
