@@ -1,5 +1,6 @@
-"""Two small worlds whose logs are clean by construction: a cart on a hilly track, and a grid."""
+"""Small worlds whose logs are clean by construction: a cart on a hilly track, a grid, and CartPole."""
 
+import gymnasium as gym
 import numpy as np
 
 from worldmodel.corpus.lint.sample import Sample, draw_sample
@@ -49,6 +50,21 @@ def grid_log(seed: int, episodes: int = 40) -> list[Trajectory]:
             rewards.append(float(terminated))
         log.append(_trajectory(rows, actions, rewards, terminated, f"{seed}-{i}"))
     return log
+
+
+def pole_log(seed: int, episodes: int = 24) -> tuple[Spec, list[Trajectory]]:
+    """CartPole-v1; every fourth episode balances to the time limit, the others act at random."""
+    env, rng, log = gym.make("CartPole-v1"), np.random.default_rng(seed), []
+    for i in range(episodes):
+        obs, _ = env.reset(seed=seed * 1000 + i)
+        rows, actions, terminated, truncated = [obs], [], False, False
+        while not (terminated or truncated):
+            balance = int(obs @ [0.05, 0.1, 1.0, 0.3] > 0)
+            actions.append(int(rng.integers(2)) if i % 4 else balance)
+            obs, _, terminated, truncated, _ = env.step(actions[-1])
+            rows.append(obs)
+        log.append(_trajectory(rows, actions, np.ones(len(actions)), terminated, f"{seed}-{i}"))
+    return Spec.from_gymnasium(env), log
 
 
 def sample_of(log: list[Trajectory]) -> Sample:

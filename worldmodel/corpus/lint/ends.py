@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import numpy as np
 import scipy.stats
@@ -119,6 +120,7 @@ class LateEnds:
     usual: float
 
 
+@functools.lru_cache(maxsize=1)
 def late_ends(rows: Rows) -> LateEnds | None:
     """Where the last transition of episodes, or the one before it, is the reset of the environment."""
     found = table(rows)

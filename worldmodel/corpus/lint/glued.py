@@ -72,6 +72,12 @@ def _passed_ends(rows: Rows, found: Table) -> tuple[np.ndarray, str]:
     others = found.repeated & ~key_ends[found.key]
     if not others.any() or found.odd[others].mean() > _UNRULY:
         return none, how
-    events = key_ends[found.key] & (rows.left >= 1)
-    least = max(_LEAST_PASSED, _PASSED_SHARE * ends[key_ends].sum())
-    return (events if events.sum() >= least else none), how
+    passed = key_ends[found.key] & (rows.left >= 1)
+    if passed.sum() < max(_LEAST_PASSED, _PASSED_SHARE * ends[key_ends].sum()):
+        return none, how
+    # The jump is the transition itself, or the one after it where what it usually leads to was kept.
+    jumps = np.flatnonzero(passed)
+    jumps = np.minimum(np.where(found.odd[jumps], jumps, jumps + 1), len(rows) - 1)
+    events = none
+    events[jumps[rows.episode[jumps] == rows.episode[np.flatnonzero(passed)]]] = True
+    return events, how

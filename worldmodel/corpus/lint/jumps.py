@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import numpy as np
 
 from worldmodel.corpus.lint.regress import Rows, design, out_of_fold
 
 _TRIMMED = 0.04
+_FITS = 4
+"""Each leaves out what the one before explained worst; jumps of many deviations hide themselves for two or three."""
 _DISCRETE = 0.3
 _OUTSIDE = 0.05
 _LEAST_STARTS = 6
 
 
+@functools.lru_cache(maxsize=1)
 def surprise(rows: Rows) -> np.ndarray:
     """How far each next observation is from what the others' transitions foretell, `[N]`.
 
@@ -23,13 +27,14 @@ def surprise(rows: Rows) -> np.ndarray:
     change = change / (change.std(axis=0) + 1e-12)
     features = design(rows.states[rows.before], rows.actions)
     score, weight = np.zeros(len(rows)), None
-    for _ in range(2):  # once more without the worst: they are what is looked for
+    for _ in range(_FITS):
         residual = np.abs(out_of_fold(features, change, rows.episode, weight))
         score = (residual / (np.quantile(residual, 0.9, axis=0) + 0.01)).max(axis=1)
         weight = (score <= np.quantile(score, 1 - _TRIMMED)).astype(np.float64)
     return score
 
 
+@functools.lru_cache(maxsize=1)
 def at_start(rows: Rows) -> np.ndarray:
     """Whether a transition leads to where episodes start, `[N]`.
 
@@ -58,7 +63,7 @@ def _like(rows: Rows, step: int) -> np.ndarray:
     return outside.mean(axis=1) <= _OUTSIDE
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Table:
     """Transitions of a log whose observations come again and again (grids, cards).
 
@@ -73,6 +78,7 @@ class Table:
     odd: np.ndarray
 
 
+@functools.lru_cache(maxsize=1)
 def table(rows: Rows) -> Table | None:
     """None where fewer than three in ten observations are there again."""
     names = {}

@@ -6,6 +6,7 @@ Not a world model: just enough, in NumPy and a second, to ask whether one column
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import numpy as np
 import scipy.linalg
@@ -19,7 +20,7 @@ _MAX_STATE = 24
 _RANDOM_FEATURES = 120
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Rows:
     """Transitions of whole episodes, or of the first part of very long ones.
 
@@ -50,6 +51,7 @@ class Rows:
         return len(self.actions)
 
 
+@functools.lru_cache(maxsize=1)
 def rows_of(sample: Sample, *, limit: int = MAX_ROWS) -> Rows | None:
     """The sample's transitions, thinned by whole episodes to about `limit`; None where there is nothing to fit."""
     episodes = [e for e in sample.episodes if len(e)]

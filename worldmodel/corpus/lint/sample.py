@@ -85,7 +85,7 @@ class Episode:
         return len(self.actions)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Sample:
     """A log as the checks see it.
 
