@@ -80,7 +80,7 @@ def _train(options: Options, out: pathlib.Path, corpus: Any, config: TrainingCon
     from worldmodel.training.stopping import Stopped
 
     last: dict[str, Any] = {}
-    held_out = corpus.columns("held_out") if corpus.split("held_out").any() else None
+    held_out = corpus.held("held_out") if corpus.split("held_out").any() else None
     stopped = False
     with TrainingBar(config.steps) as bar:
 
@@ -90,7 +90,7 @@ def _train(options: Options, out: pathlib.Path, corpus: Any, config: TrainingCon
 
         try:
             world = train(
-                corpus.columns("train"),
+                corpus.held("train"),
                 corpus.spec,
                 out,
                 config,
@@ -121,16 +121,17 @@ def _continuation(options: Options) -> Any:
         if options.replay is not None:
             raise ValueError("--replay needs --continue-from, the run that learned from it")
         return None
-    replay = None if options.replay is None else open_corpus(options.replay).columns("train")
+    replay = None if options.replay is None else open_corpus(options.replay).held("train")
     return Continuation(options.continue_from, replay, options.replay_fraction)
 
 
 def _estimate(options: Options, corpus: Any, config: TrainingConfig) -> dict[str, Any]:
     from worldmodel.codec import fit_codec
     from worldmodel.training.checkpoint import describe
+    from worldmodel.training.claim import FITTED
     from worldmodel.training.estimate import estimate
 
-    t = corpus.columns("train").transitions()
+    t = corpus.held("train").sample(FITTED).transitions()
     codec = fit_codec(corpus.spec, t.obs, t.next_obs, t.actions, t.rewards, t.terminated)
     result = estimate(
         describe(corpus.spec, codec, config.model, {}),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from worldmodel.corpus.split import hash_of, sample_of_hashes
 from worldmodel.images import EncodedImages
 from worldmodel.spaces import column_list, map_columns
 from worldmodel.trajectory import Trajectory
@@ -158,6 +160,25 @@ class Columns:
         del steps
         return self, episode, first
 
+    def sample(self, transitions: int) -> Columns:
+        """Itself, or about `transitions` of it (as `Episodes`)."""
+        if len(self) <= transitions:
+            return self
+        hashes = np.array([hash_of(name) for name in self.ids], np.uint64)
+        chosen = sample_of_hashes(hashes, self.lengths, transitions)
+        return Columns.from_trajectories([self.episode(int(place)) for place in chosen])
+
+    @property
+    def digest(self) -> str:
+        """16 hexadecimal digits of a hash over every array."""
+        digest = hashlib.sha256()
+        parts = (self.observations, self.actions, self.rewards, self.lengths, self.terminated)
+        for array in (column for part in parts for column in column_list(part)):
+            pieces = array.encoded if isinstance(array, EncodedImages) else [np.ascontiguousarray(array).tobytes()]
+            for piece in pieces:
+                digest.update(piece)
+        return digest.hexdigest()[:16]
+
 
 @runtime_checkable
 class Episodes(Protocol):
@@ -166,6 +187,20 @@ class Episodes(Protocol):
     @property
     def lengths(self) -> np.ndarray:
         """int64 `[E]`: transitions per episode."""
+        ...
+
+    @property
+    def has_rewards(self) -> bool:
+        """Every episode's log has rewards."""
+        ...
+
+    @property
+    def digest(self) -> str:
+        """Tells these episodes from others."""
+        ...
+
+    def sample(self, transitions: int) -> Columns:
+        """All of them in memory, or, of more than `transitions`, those that the hashes of their ids choose."""
         ...
 
     def pieces(

@@ -18,6 +18,9 @@ from worldmodel.corpus.split import SPLITS, held_out_of_hashes
 from worldmodel.corpus.store import Records, StoredEpisodes, load_store
 from worldmodel.trajectory import Spec, Trajectory, suggest
 
+IN_MEMORY_BYTES = 2**30
+"""A corpus of at most this size is trained on from memory."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
@@ -62,7 +65,7 @@ class Corpus:
         first = 0
         for part in self.manifest.parts:
             check_part(self.path, part, contents=True)
-            yield from StoredEpisodes(self.spec, records, index, np.arange(first, first + part.episodes))
+            yield from StoredEpisodes(self.manifest, records, index, np.arange(first, first + part.episodes))
             first += part.episodes
 
     def split(self, name: str) -> np.ndarray:
@@ -95,7 +98,12 @@ class Corpus:
             chosen = chosen & keep
             if not chosen.any():
                 raise ValueError(f"corpus {self.path}: none of its {self.episodes} episode(s) is to be kept")
-        return StoredEpisodes(self.spec, self._store[1], self.index, np.flatnonzero(chosen))
+        return StoredEpisodes(self.manifest, self._store[1], self.index, np.flatnonzero(chosen))
+
+    def held(self, split: str | None = None) -> Columns | StoredEpisodes:
+        """A split for training: `columns` of a corpus of up to a gibibyte, else `stored`; arguments as there."""
+        small = sum(part.bytes for part in self.manifest.parts) <= IN_MEMORY_BYTES
+        return self.columns(split) if small else self.stored(split)
 
     def columns(self, split: str | None = None) -> Columns:
         """All episodes of a split in memory; arguments and errors as `stored`, and `ValueError` for a damaged part."""

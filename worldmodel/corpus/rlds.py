@@ -9,7 +9,7 @@ plain TFDS reads and writes.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,19 @@ from tensorflow_datasets.proto import tf_example_pb2
 
 from worldmodel.corpus.tf_example import columns_of_example, put_floats, put_integers
 from worldmodel.images import EncodedImages, encode_png
-from worldmodel.spaces import box_bounds, columns_of, dtype_of, is_image, leaves, shape_of
+from worldmodel.spaces import (
+    assemble,
+    box_bounds,
+    columns_of,
+    dtype_of,
+    is_image,
+    leaves,
+    map_columns,
+    named,
+    parts_of,
+    shape_of,
+    walk,
+)
 from worldmodel.trajectory import Spec, Trajectory
 
 # tf.Example stores float32 and int64 lists; every other dtype would be widened or rounded, so it is kept as bytes.
@@ -67,7 +79,7 @@ def features_of(spec: Spec) -> tfds.features.FeaturesDict:
 
 def _feature(space: Mapping[str, Any]) -> tfds.features.FeatureConnector:
     if space["type"] in ("Dict", "Tuple"):
-        return tfds.features.FeaturesDict({name: _feature(part) for name, part in _children(space)})
+        return tfds.features.FeaturesDict({str(key): _feature(part) for key, part in parts_of(space)})
     if space["type"] == "Text":
         return tfds.features.Text()
     if is_image(space):
@@ -89,11 +101,6 @@ def _stored_as(space: Mapping[str, Any]) -> str:
     return "floats" if dtype == _FLOATS else "integers" if dtype in _INTEGERS else "bytes"
 
 
-def _children(space: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
-    parts = space["spaces"]
-    return [(str(k), v) for k, v in (parts.items() if isinstance(parts, Mapping) else enumerate(parts))]
-
-
 class EpisodeCoder:
     """Serialises and reads back the episodes of one `Spec`.
 
@@ -105,7 +112,7 @@ class EpisodeCoder:
         for role, space in (("observation", spec.observation_space), ("action", spec.action_space)):
             for path, leaf in leaves(space):
                 if leaf["type"] == "Box" and dtype_of(leaf).kind not in "biuf":
-                    raise ValueError(f"{_named(role, path)} has dtype {leaf['dtype']}; a corpus keeps real numbers")
+                    raise ValueError(f"{named(role, path)} has dtype {leaf['dtype']}; a corpus keeps real numbers")
         self.features = features_of(spec)
         self._spec = spec
         self._no_action = {path: _padding(leaf) for path, leaf in leaves(spec.action_space)}
@@ -121,9 +128,9 @@ class EpisodeCoder:
         example = messages.Example()
         features = example.features.feature
         for path, space, column in columns_of(self._spec.observation_space, trajectory.observations):
-            _put(features[_key("observation", path)], space, _rows(space, column, _named("observation", path), where))
+            _put(features[_key("observation", path)], space, _rows(space, column, named("observation", path), where))
         for path, space, column in columns_of(self._spec.action_space, trajectory.actions):
-            rows = _rows(space, column, _named("action", path), where)
+            rows = _rows(space, column, named("action", path), where)
             padding = self._no_action[path]
             rows = [*rows, padding] if isinstance(rows, list) else np.concatenate([rows, padding[None]])
             _put(features[_key("action", path)], space, rows)
@@ -144,10 +151,8 @@ class EpisodeCoder:
             log_prob = _numbers(stored["steps/action_log_prob"])[:-1]
             metadata = {name: stored[f"episode_metadata/{name}"][0] for name in _METADATA}
             return Trajectory(
-                observations=_nested(
-                    self._spec.observation_space, lambda path, leaf: _take(stored, "observation", path, leaf)
-                ),
-                actions=_nested(self._spec.action_space, lambda path, leaf: _take(stored, "action", path, leaf)[:-1]),
+                observations=_taken(stored, "observation", self._spec.observation_space),
+                actions=map_columns(lambda rows: rows[:-1], _taken(stored, "action", self._spec.action_space)),
                 rewards=_numbers(stored["steps/reward"])[:-1] if metadata["has_rewards"] else None,
                 terminated=bool(metadata["terminated"]),
                 truncated=bool(metadata["truncated"]),
@@ -182,18 +187,6 @@ def _key(role: str, path: str) -> str:
     return f"steps/{role}/{path}" if path else f"steps/{role}"
 
 
-def _named(role: str, path: str) -> str:
-    return f"{role} {path!r}" if path else role
-
-
-def _nested(space: Mapping[str, Any], take: Callable[[str, Mapping[str, Any]], Any], path: str = "") -> Any:
-    """`take(path, leaf)` of every leaf, built as the space is."""
-    if space["type"] not in ("Dict", "Tuple"):
-        return take(path, space)
-    parts = {name: _nested(part, take, f"{path}/{name}" if path else name) for name, part in _children(space)}
-    return parts if space["type"] == "Dict" else tuple(parts.values())
-
-
 def _rows(space: Mapping[str, Any], column: Any, role: str, where: str) -> Any:
     """A column in the leaf's dtype, or for text, images and bytes a list with one `bytes` per step."""
     stored = _stored_as(space)
@@ -217,6 +210,12 @@ def _put(feature: Any, space: Mapping[str, Any], rows: Any) -> None:
         put_floats(feature, rows)
     else:
         put_integers(feature, rows)
+
+
+def _taken(stored: Mapping[str, Any], role: str, space: Mapping[str, Any]) -> Any:
+    """The columns of a space, from the lists of an example."""
+    parts = [(path, _take(stored, role, "/".join(map(str, path)), leaf)) for path, leaf in walk(space)]
+    return assemble(parts)
 
 
 def _take(stored: Mapping[str, Any], role: str, path: str, space: Mapping[str, Any]) -> Any:

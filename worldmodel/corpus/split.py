@@ -39,6 +39,22 @@ def held_out_of_hashes(hashes: np.ndarray) -> np.ndarray:
     return mask
 
 
+def sample_of_hashes(hashes: np.ndarray, lengths: np.ndarray, transitions: int) -> np.ndarray:
+    """Places of the episodes, `hash_of` whose ids is smallest, that hold at most `transitions`; at least of one.
+
+    Args:
+      hashes: uint64 `[E]`.
+      lengths: int64 `[E]`, transitions of each.
+      transitions: how many are wanted.
+
+    Returns:
+      int64 `[K]`, ascending.
+    """
+    order = np.argsort(hashes, kind="stable")
+    count = np.searchsorted(np.cumsum(lengths[order]), transitions, side="right")
+    return np.sort(order[: max(int(count), 1)])
+
+
 def hash_of(text: str) -> int:
     """The first 8 bytes of the SHA-256 of a text, big-endian: uniform over texts."""
     return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8], "big")

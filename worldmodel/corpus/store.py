@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 import pathlib
 import threading
@@ -15,8 +16,9 @@ import numpy as np
 from worldmodel.corpus.columns import Columns
 from worldmodel.corpus.index import NAME, Index, IndexBuilder, joined, load_index
 from worldmodel.corpus.manifest import Manifest, Part, part_folder
+from worldmodel.corpus.split import sample_of_hashes
 from worldmodel.spaces import map_columns
-from worldmodel.trajectory import Spec, Trajectory
+from worldmodel.trajectory import Trajectory
 
 SHARD_NAME = "episodes-train.array_record-{:05d}"
 OPEN_SHARDS = 64
@@ -97,8 +99,8 @@ class StoredEpisodes:
       has_rewards: every episode's log has rewards.
     """
 
-    def __init__(self, spec: Spec, records: Records, index: Index, chosen: np.ndarray):
-        self._spec, self._records, self._index, self._chosen = spec, records, index, chosen
+    def __init__(self, manifest: Manifest, records: Records, index: Index, chosen: np.ndarray):
+        self._manifest, self._records, self._index, self._chosen = manifest, records, index, chosen
         self.lengths = index.lengths[chosen]
         self.has_rewards = not bool(np.isnan(index.returns[chosen]).any())
         self._cache: Recent[Trajectory] = Recent(CACHE_BYTES)
@@ -117,7 +119,7 @@ class StoredEpisodes:
     def _coder(self) -> Any:
         from worldmodel.corpus.rlds import EpisodeCoder
 
-        return EpisodeCoder(self._spec)
+        return EpisodeCoder(self._manifest.spec)
 
     def __getitem__(self, episode: int) -> Trajectory:
         """Episode `episode` of these."""
@@ -132,6 +134,20 @@ class StoredEpisodes:
     def columns(self) -> Columns:
         """All of these episodes in memory."""
         return Columns.from_trajectories(self)
+
+    def sample(self, transitions: int) -> Columns:
+        """All of these episodes in memory, or about `transitions` of them (as `Episodes`)."""
+        if self.transitions <= transitions:
+            return self.columns()
+        chosen = sample_of_hashes(self._index.id_hashes[self._chosen], self.lengths, transitions)
+        return StoredEpisodes(self._manifest, self._records, self._index, self._chosen[chosen]).columns()
+
+    @property
+    def digest(self) -> str:
+        """16 hexadecimal digits of a hash over the parts' checksums and which episodes these are."""
+        digest = hashlib.sha256("".join(part.checksum for part in self._manifest.parts).encode())
+        digest.update(self._chosen.astype("<i8").tobytes())
+        return digest.hexdigest()[:16]
 
     def pieces(
         self, episode: np.ndarray, first: np.ndarray, steps: np.ndarray

@@ -22,6 +22,7 @@ from worldmodel.codec import StepCodec
 from worldmodel.model.dynamics import StepDynamics
 from worldmodel.model.step import StepConfig
 from worldmodel.model.transformer import TrunkConfig
+from worldmodel.spaces import assemble, walk
 from worldmodel.training.storage import Checkpoints
 from worldmodel.trajectory import Spec
 
@@ -154,16 +155,9 @@ def read_starts(run: Path, spec: Spec) -> PyTree:
     if not parts:
         return np.load(path, allow_pickle=False)
     with np.load(path, allow_pickle=False) as file:
-        return _of_space(spec.observation_space, file, "")
-
-
-def _of_space(space: Mapping[str, Any], columns: Mapping[str, np.ndarray], path: str) -> PyTree:
-    """Columns kept under the path of each leaf, built as the space is."""
-    if space["type"] == "Dict":
-        return {name: _of_space(part, columns, f"{path}[{name!r}]") for name, part in space["spaces"].items()}
-    if space["type"] == "Tuple":
-        return tuple(_of_space(part, columns, f"{path}[{i}]") for i, part in enumerate(space["spaces"]))
-    return columns[path]
+        return assemble(
+            [(path, file["".join(f"[{key!r}]" for key in path)]) for path, _ in walk(spec.observation_space)]
+        )
 
 
 def _integer_keys(tree: Any) -> Any:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from worldmodel.codec import StepCodec
-from worldmodel.corpus import Columns
+from worldmodel.corpus import Episodes
 from worldmodel.model.step import Params, StepConfig
 from worldmodel.training.checkpoint import load, model_from_config, read_config
 from worldmodel.trajectory import Spec
@@ -24,7 +24,7 @@ class Continuation:
     """
 
     run: Path
-    replay: Columns | None = None
+    replay: Episodes | None = None
     fraction: float = 0.25
 
     def __post_init__(self):
@@ -50,5 +50,7 @@ class Continuation:
     def describe(self) -> dict[str, Any]:
         """For `config.json`: the old run by its folder and logs, the share replayed."""
         logs = read_config(self.run)["training"].get("logs")
-        replayed = None if self.replay is None else {"fraction": self.fraction, "transitions": len(self.replay)}
+        replayed = (
+            None if self.replay is None else {"fraction": self.fraction, "transitions": int(self.replay.lengths.sum())}
+        )
         return {"run": str(self.run), "logs": logs, "replay": replayed}

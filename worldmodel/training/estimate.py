@@ -19,11 +19,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
+from worldmodel.codec import column_shapes
 from worldmodel.model.dynamics import StepDynamics
-from worldmodel.model.step import StepConfig, StepModel
-from worldmodel.spaces import dtype_of, shape_of
+from worldmodel.model.step import StepConfig, abstract_params
 from worldmodel.training.checkpoint import model_from_config
 from worldmodel.training.config import TrainingConfig
 from worldmodel.training.sharding import Layout
@@ -201,14 +200,14 @@ def abstract_arguments(
     spec: Spec, dynamics: StepDynamics, optimizer: Any, config: TrainingConfig, layout: Layout | None
 ) -> tuple[TrainState, Batch]:
     """State and batch as shapes with shardings: what the step is lowered with where no array exists."""
-    params = _abstract_params(dynamics)
+    params: Any = abstract_params(dynamics.config, dynamics.codec)
     number: Any = jax.ShapeDtypeStruct((), jnp.int32)
     state = TrainState(params, jax.eval_shape(optimizer.init, params), number)
     rows, length = config.batch_size, config.length
     each: Any = jax.ShapeDtypeStruct((rows, length), jnp.float32)
     once: Any = jax.ShapeDtypeStruct((rows,), jnp.float32)
-    observations = _columns(spec.observation_space, (rows, length + 1))
-    batch = Batch(observations, _columns(spec.action_space, (rows, length)), each, each, each, once)
+    observations = column_shapes(spec.observation_space, (rows, length + 1))
+    batch = Batch(observations, column_shapes(spec.action_space, (rows, length)), each, each, each, once)
     if layout is None:
         return state, batch
 
@@ -216,23 +215,6 @@ def abstract_arguments(
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
     return jax.tree.map(placed, state, layout.state(state)), jax.tree.map(lambda x: placed(x, layout.batch), batch)
-
-
-def _abstract_params(dynamics: StepDynamics) -> Any:
-    """Shapes of all members' parameters."""
-    config = dynamics.config
-    member = nnx.eval_shape(lambda: StepModel(config, dynamics.codec, rng=np.random.default_rng(0)))
-    shapes = nnx.to_pure_dict(nnx.state(member, nnx.Param))
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct((config.members, *x.shape), x.dtype), shapes)
-
-
-def _columns(space: Mapping[str, Any], lead: tuple[int, ...]) -> Any:
-    """Shapes of a space's columns `[*lead, ...]`, as `worldmodel.spaces` lays them out."""
-    if space["type"] == "Dict":
-        return {name: _columns(part, lead) for name, part in space["spaces"].items()}
-    if space["type"] == "Tuple":
-        return tuple(_columns(part, lead) for part in space["spaces"])
-    return jax.ShapeDtypeStruct((*lead, *shape_of(space)), jax.dtypes.canonicalize_dtype(dtype_of(space)))
 
 
 def _largest_whole(state: TrainState) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from worldmodel.corpus import Columns, mixed_batches, window_batches
+from worldmodel.corpus import Episodes, mixed_batches, window_batches
 from worldmodel.corpus.lock import only_writer
 from worldmodel.model.dynamics import StepDynamics
 from worldmodel.model.step import Params, init_params
@@ -33,12 +33,12 @@ Report = Callable[[int, Mapping[str, float]], None]
 
 
 def train(
-    columns: Columns,
+    episodes: Episodes,
     spec: Spec,
     run: str | Path,
     config: TrainingConfig | None = None,
     *,
-    held_out: Columns | None = None,
+    held_out: Episodes | None = None,
     continuation: Continuation | None = None,
     loggers: Sequence[str] = (),
     report: Report | None = None,
@@ -46,11 +46,11 @@ def train(
     """Trains a world model on logged transitions; called again on the same folder, it resumes.
 
     Args:
-      columns: the transitions to learn from.
+      episodes: what to learn from, in memory (`Corpus.columns`) or on disk (`Corpus.stored`).
       spec: their spaces.
       run: the run folder; it gets `config.json`, `starts.npy`, `metrics.jsonl`, `checkpoints/`.
       config: sizes and schedule; None for the defaults.
-      held_out: other transitions; at every checkpoint the model is measured on them, and the best one is kept.
+      held_out: others; at every checkpoint the model is measured on them, and the best one is kept.
       continuation: begin with another run's parameters, and replay some of its logs; None to begin afresh.
       loggers: of `worldmodel.training.loggers.LOGGERS`, beside `metrics.jsonl`.
       report: sees progress.
@@ -62,7 +62,7 @@ def train(
       FloatingPointError: the loss is no longer finite; the last checkpoint stays.
       Stopped: SIGTERM came; everything is saved.
     """
-    if not columns.has_rewards:
+    if not episodes.has_rewards:
         raise ValueError("an episode of these logs has no rewards; training needs them in every episode")
     check_loggers(loggers)
     config = config or TrainingConfig()
@@ -72,10 +72,10 @@ def train(
         def begin() -> None:
             run.mkdir(parents=True, exist_ok=True)
             stack.enter_context(only_writer(run))
-            claim(run, columns, spec, config, continuation)
+            claim(run, episodes, spec, config, continuation)
 
         leader_first(begin)
-        _Run(columns, held_out, run, config, continuation).go(loggers, report or (lambda step, metrics: None))
+        _Run(episodes, held_out, run, config, continuation).go(loggers, report or (lambda step, metrics: None))
     return load(run)
 
 
@@ -84,8 +84,8 @@ class _Run:
 
     def __init__(
         self,
-        columns: Columns,
-        held_out: Columns | None,
+        episodes: Episodes,
+        held_out: Episodes | None,
         run: Path,
         config: TrainingConfig,
         continuation: Continuation | None,
@@ -119,16 +119,16 @@ class _Run:
         )
         params = None if continuation is None else continuation.params()
         self._state = initial_state(dynamics, optimizer, config.seed, layout, params)
-        self._batches = self._windows(columns)
+        self._batches = self._windows(episodes)
         if continuation is not None and continuation.replay is not None:
-            self._batches = self._mixture(columns, continuation.replay, continuation.fraction)
+            self._batches = self._mixture(episodes, continuation.replay, continuation.fraction)
         self._held_out = self._plasticity = None
         if held_out is not None and config.evaluation_batches:
             source = self._windows(held_out)
             windows = [next(source) for _ in range(config.evaluation_batches)]
             self._held_out = HeldOut(dynamics, [self._put(w) for w in windows], bfloat16=bfloat16, layout=layout)
         if config.gauge_every:
-            self._plasticity = Plasticity(dynamics, self._put(next(self._windows(columns))), config.seed)
+            self._plasticity = Plasticity(dynamics, self._put(next(self._windows(episodes))), config.seed)
 
     def go(self, loggers: Sequence[str], report: Report) -> None:
         """Restores what there is, and trains to the last step."""
@@ -197,20 +197,20 @@ class _Run:
             "config": self._described,
         }
 
-    def _windows(self, columns: Columns) -> Any:
+    def _windows(self, episodes: Episodes) -> Any:
         config, (_, parts) = self._config, self._shard
         return window_batches(
-            columns,
+            episodes,
             length=config.length,
             batch_size=config.batch_size // parts,
             seed=config.seed,
             shard=self._shard,
         )
 
-    def _mixture(self, columns: Columns, replay: Columns, fraction: float) -> Any:
+    def _mixture(self, episodes: Episodes, replay: Episodes, fraction: float) -> Any:
         config, (_, parts) = self._config, self._shard
         return mixed_batches(
-            [columns, replay],
+            [episodes, replay],
             [1.0 - fraction, fraction],
             length=config.length,
             batch_size=config.batch_size // parts,

@@ -56,7 +56,7 @@ def member_loss(
 ) -> tuple[Array, dict[str, Array]]:
     """Loss of one member, and its negative log-likelihood per part in nats per transition.
 
-    The observation's likelihood is weighted as in `StepModel.observation_objective`.
+    The observation's likelihood is weighted as in `LeafHead.objective`.
 
     `remat` (see `REMAT`) and `bfloat16` concern the trunk; the heads' likelihoods need float32.
     """
