@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import string
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +30,9 @@ SPACES = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Text", "Dict", "Tu
 LONG_TEXT = 2**31 - 1
 """`max_length` of a Gymnasium Text that stands for one of any length."""
 _SHORT_BOUNDS = 256
+
+Path = tuple[str | int, ...]
+"""Keys of dicts and places in tuples that lead to a leaf."""
 
 
 def is_image(space: Mapping[str, Any]) -> bool:
@@ -53,13 +56,48 @@ def dtype_of(space: Mapping[str, Any]) -> np.dtype:
     return np.dtype(space["dtype"] if space["type"] == "Box" else kinds[space["type"]])
 
 
-def leaves(space: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Every leaf with its path (`camera/wrist`, `""` for a space that is its own leaf), in the order of the space."""
+def parts_of(space: Mapping[str, Any]) -> list[tuple[str | int, Mapping[str, Any]]]:
+    """The parts of a Dict by name, or of a Tuple by place."""
+    parts = space["spaces"]
+    return list(parts.items()) if isinstance(parts, Mapping) else list(enumerate(parts))
+
+
+def walk(space: Mapping[str, Any], path: Path = ()) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+    """Every leaf with the keys that lead to it, `()` for a space that is its own leaf, in the order of the space."""
     if space["type"] in ("Dict", "Tuple"):
-        for name, part in _children(space):
-            yield from leaves(part, f"{path}/{name}" if path else str(name))
+        for key, part in parts_of(space):
+            yield from walk(part, (*path, key))
     else:
         yield path, space
+
+
+def leaves(space: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Every leaf with its path as one text: `camera/wrist`, `""` for a space that is its own leaf."""
+    for path, leaf in walk(space):
+        yield "/".join(map(str, path)), leaf
+
+
+def named(role: str, path: str) -> str:
+    """`action 'arm/0'` for people, or the role alone where the space is its own leaf."""
+    return f"{role} {path!r}" if path else role
+
+
+def at(values: Any, path: Path) -> Any:
+    """What the keys of a path lead to in values that are built as a space is."""
+    for key in path:
+        values = values[key]
+    return values
+
+
+def assemble(parts: Sequence[tuple[Path, Any]]) -> Any:
+    """Dicts and tuples, nested as the paths say, of what lies at each; the inverse of `at`. Paths are as of `walk`."""
+    if parts[0][0] == ():
+        return parts[0][1]
+    groups: dict[str | int, list[tuple[Path, Any]]] = {}
+    for path, part in parts:
+        groups.setdefault(path[0], []).append((path[1:], part))
+    built = {key: assemble(group) for key, group in groups.items()}
+    return built if isinstance(parts[0][0][0], str) else tuple(built.values())
 
 
 def columns_of(space: Mapping[str, Any], values: Any, path: str = "") -> Iterator[tuple[str, Mapping[str, Any], Any]]:
@@ -76,8 +114,8 @@ def columns_of(space: Mapping[str, Any], values: Any, path: str = "") -> Iterato
     else:
         yield path, space, values
         return
-    for name, part in _children(space):
-        yield from columns_of(part, values[name], f"{path}/{name}" if path else str(name))
+    for name, part in parts_of(space):
+        yield from columns_of(part, at(values, (name,)), f"{path}/{name}" if path else str(name))
 
 
 def map_columns(function: Callable[..., Any], values: Any, *others: Any) -> Any:
@@ -114,7 +152,7 @@ def check_values(space: Mapping[str, Any], values: Any, role: str, *, where: str
     except ValueError as error:
         raise ValueError(f"{where}: {role}: {error}") from None
     for path, leaf, column in found:
-        _check_column(leaf, column, f"{role} {path!r}" if path else role, where)
+        _check_column(leaf, column, named(role, path), where)
 
 
 def _check_column(space: Mapping[str, Any], column: Any, role: str, where: str) -> None:
@@ -194,7 +232,7 @@ def check_space(data: Any, role: str) -> None:
     if kind in ("Dict", "Tuple"):
         if not data["spaces"]:
             raise ValueError(f"{role} space {kind} is empty; at least one part is needed")
-        for name, part in _children(data):
+        for name, part in parts_of(data):
             if isinstance(name, str) and ("/" in name or not name):
                 raise ValueError(f"{role} space has a key {name!r}; a key is not empty and has no '/'")
             check_space(part, f"{role} {name!r}")
@@ -265,8 +303,3 @@ def box(shape: tuple[int, ...], dtype: Any, low: float | None = None, high: floa
 def _bound_to_json(bound: np.ndarray) -> Any:
     values = [float(v) if np.isfinite(v) else None for v in np.ravel(bound)]
     return values[0] if len(values) > _SHORT_BOUNDS and len(set(values)) == 1 else values
-
-
-def _children(space: Mapping[str, Any]) -> list[tuple[Any, Mapping[str, Any]]]:
-    parts = space["spaces"]
-    return list(parts.items()) if isinstance(parts, Mapping) else list(enumerate(parts))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from worldmodel.images import EncodedImages
 from worldmodel.spaces import check_space, check_values, column_list, space_from_json, space_to_json, steps_of
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class Trajectory:
 
 
 def _check_finite(column: Any, where: str) -> None:
-    if column is None or not np.issubdtype(getattr(column, "dtype", np.asarray(column).dtype), np.floating):
+    if column is None or isinstance(column, EncodedImages) or not np.issubdtype(np.asarray(column).dtype, np.floating):
         return
     finite = np.isfinite(column)
     if not finite.all():

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from worldmodel.agents.arms import BoxArm, arm_of
+from worldmodel.agents.behaviour import mixture_log_prob
 from worldmodel.agents.past import LinearRule
 from worldmodel.trajectory import Spec
 
@@ -181,9 +182,7 @@ class NoisyLinearPolicy:
         """As `worldmodel.agents.behaviour.Policy.log_probs`."""
         acted_on = observations[: len(actions)].reshape(len(actions), -1)
         near = self._arm.near_log_probs(self._clipped(acted_on), actions)
-        with np.errstate(divide="ignore"):
-            uniform = np.log(self._uniform) + self._arm.uniform_log_prob
-            return np.logaddexp(uniform, np.log1p(-self._uniform) + near)
+        return mixture_log_prob(self._uniform, self._arm.uniform_log_prob, near)
 
     def _clipped(self, obs: np.ndarray) -> np.ndarray:
         return np.clip(self._checkpoint.action(obs), self._arm.low, self._arm.high)

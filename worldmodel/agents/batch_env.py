@@ -7,7 +7,6 @@ learner configuration serves every environment, simulated or real.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
@@ -18,9 +17,9 @@ from jax.experimental import io_callback
 from worldmodel._types import Array, Key, PyTree
 from worldmodel.agents.counting import CountSteps, StepLedger
 from worldmodel.agents.record import rebuild_env
-from worldmodel.codec import StepCodec
+from worldmodel.codec import StepCodec, column_shapes
 from worldmodel.simulator import SimState, Simulator
-from worldmodel.spaces import box_bounds, dtype_of, map_columns, shape_of
+from worldmodel.spaces import box_bounds, map_columns
 from worldmodel.trajectory import Spec
 
 
@@ -135,7 +134,7 @@ class RealBatch:
 
         self._envs = gym.vector.SyncVectorEnv([make] * num_envs, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP)
         self._seed = seed
-        self._obs_shape = _column_shapes(interface.spec.observation_space, num_envs)
+        self._obs_shape = column_shapes(interface.spec.observation_space, (num_envs,))
         flag = jax.ShapeDtypeStruct((num_envs,), bool)
         reward = jax.ShapeDtypeStruct((num_envs,), jnp.float32)
         self._step_shape = (self._obs_shape, self._obs_shape, reward, flag, flag)
@@ -177,12 +176,3 @@ class RealBatch:
 
     def _columns(self, obs: Any) -> Any:
         return map_columns(lambda column, shape: np.asarray(column, shape.dtype), obs, self._obs_shape)
-
-
-def _column_shapes(space: Mapping[str, Any], rows: int) -> Any:
-    """Shape and dtype of every column of `rows` values, built as the space is."""
-    if space["type"] == "Dict":
-        return {name: _column_shapes(part, rows) for name, part in space["spaces"].items()}
-    if space["type"] == "Tuple":
-        return tuple(_column_shapes(part, rows) for part in space["spaces"])
-    return jax.ShapeDtypeStruct((rows, *shape_of(space)), jax.dtypes.canonicalize_dtype(dtype_of(space)))

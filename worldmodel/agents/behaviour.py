@@ -122,7 +122,7 @@ def parse_behaviours(texts: Sequence[str]) -> tuple[Behaviour, ...]:
     return tuple(parse_behaviour(text) for text in texts)
 
 
-def _mixture(uniform: float, uniform_log_prob: float, preferred: np.ndarray) -> np.ndarray:
+def mixture_log_prob(uniform: float, uniform_log_prob: float, preferred: np.ndarray) -> np.ndarray:
     """Log of `uniform * U + (1 - uniform) * exp(preferred)`, float64 `[T]`."""
     with np.errstate(divide="ignore"):
         return np.logaddexp(np.log(uniform) + uniform_log_prob, np.log1p(-uniform) + preferred)
@@ -149,7 +149,7 @@ class StickyPolicy:
     def log_probs(self, observations: np.ndarray, actions: np.ndarray) -> np.ndarray:
         """As `Policy.log_probs`."""
         uniform = self._arm.uniform_log_prob
-        later = _mixture(1.0 - self._stay, uniform, self._arm.near_log_probs(actions[:-1], actions[1:]))
+        later = mixture_log_prob(1.0 - self._stay, uniform, self._arm.near_log_probs(actions[:-1], actions[1:]))
         return np.concatenate([[uniform], later])
 
 
@@ -186,4 +186,4 @@ class LinearPolicy:
         """As `Policy.log_probs`."""
         scores = self._past.flat(observations[: len(actions)]) @ self._weights.T + self._bias
         preferred = self._arm.preferred_log_probs(scores, actions)
-        return _mixture(self._uniform, self._arm.uniform_log_prob, preferred)
+        return mixture_log_prob(self._uniform, self._arm.uniform_log_prob, preferred)

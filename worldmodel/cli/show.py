@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import tyro
 
 from worldmodel.cli.logs import open_log, reader_options
+from worldmodel.spaces import box_bounds, is_image, parts_of
 
 _WIDEST = 6
 
@@ -85,14 +87,13 @@ def _print_tables(summary: dict[str, Any]) -> None:
     console.print(policies)
 
 
-def describe(space: dict[str, Any], indent: str = "") -> str:
+def describe(space: Mapping[str, Any], indent: str = "") -> str:
     """A space in JSON form for people; a Dict or a Tuple takes one line for each part."""
     kind = space["type"]
     if kind in ("Dict", "Tuple"):
-        parts = space["spaces"]
-        named = list(parts.items()) if kind == "Dict" else list(enumerate(parts))
+        parts = parts_of(space)
         deeper = f"{indent}  "
-        return "\n".join([f"{kind} of {len(named)}", *(f"{deeper}{k}: {describe(v, deeper)}" for k, v in named)])
+        return "\n".join([f"{kind} of {len(parts)}", *(f"{deeper}{k}: {describe(v, deeper)}" for k, v in parts)])
     if kind == "Discrete":
         return f"Discrete({space['n']})" + (f", from {space['start']}" if space["start"] else "")
     if kind == "MultiDiscrete":
@@ -107,13 +108,11 @@ def describe(space: dict[str, Any], indent: str = "") -> str:
     return f"Box{_shape(space)} {space['dtype']}{_bounds(space)}"
 
 
-def _shape(space: dict[str, Any]) -> str:
+def _shape(space: Mapping[str, Any]) -> str:
     return str(tuple(space["shape"]))
 
 
-def _bounds(space: dict[str, Any]) -> str:
-    from worldmodel.spaces import box_bounds, is_image
-
+def _bounds(space: Mapping[str, Any]) -> str:
     if is_image(space):
         return ", an image"
     low, high = box_bounds(space)

@@ -7,6 +7,7 @@ axes.
 from worldmodel.codec.box import BIN_FRACTION, QUANTILES, BoxCodec
 from worldmodel.codec.discrete import DiscreteCodec, GridCodec, MultiDiscreteCodec
 from worldmodel.codec.reward import RewardCodec
+from worldmodel.codec.shapes import column_shapes
 from worldmodel.codec.step import SpaceCodec, StepCodec, check_kinds, check_spec, fit_codec
 from worldmodel.codec.tree import TreeCodec
 
@@ -23,5 +24,6 @@ __all__ = [
     "TreeCodec",
     "check_kinds",
     "check_spec",
+    "column_shapes",
     "fit_codec",
 ]

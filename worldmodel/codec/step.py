@@ -12,8 +12,8 @@ import numpy as np
 from worldmodel.codec.box import BoxCodec
 from worldmodel.codec.discrete import DiscreteCodec, GridCodec, MultiDiscreteCodec
 from worldmodel.codec.reward import RewardCodec
-from worldmodel.codec.tree import Leaf, Path, TreeCodec, _at
-from worldmodel.spaces import shape_of
+from worldmodel.codec.tree import Leaf, TreeCodec
+from worldmodel.spaces import at, leaves, named, shape_of, walk
 from worldmodel.trajectory import Spec
 
 LARGEST_BOX = 256
@@ -59,8 +59,8 @@ def _space_codec_from_json(data: Mapping[str, Any]) -> SpaceCodec:
     if data["kind"] == "discrete":
         return DiscreteCodec(**data)
     if data["kind"] == "tree":
-        leaves = tuple(_LEAVES[leaf["kind"]](**_frozen(leaf)) for leaf in data["leaves"])
-        return TreeCodec(_tuples(data["paths"]), leaves)
+        parts = tuple(_LEAVES[leaf["kind"]](**_frozen(leaf)) for leaf in data["leaves"])
+        return TreeCodec(_tuples(data["paths"]), parts)
     return BoxCodec(**_frozen(data))
 
 
@@ -72,25 +72,9 @@ def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, (list, tuple)) else value
 
 
-def _leaves(space: Mapping[str, Any], path: Path = ()) -> Iterator[tuple[Path, Mapping[str, Any]]]:
-    """Every leaf of a space with the keys that lead to it."""
-    if space["type"] == "Dict":
-        for name, part in space["spaces"].items():
-            yield from _leaves(part, (*path, name))
-    elif space["type"] == "Tuple":
-        for place, part in enumerate(space["spaces"]):
-            yield from _leaves(part, (*path, place))
-    else:
-        yield path, space
-
-
 def _roles(spec: Spec) -> Iterator[tuple[str, Mapping[str, Any]]]:
     yield "observation", spec.observation_space
     yield "action", spec.action_space
-
-
-def _named(role: str, path: Path) -> str:
-    return f"{role} space {'/'.join(map(str, path))!r}" if path else f"{role} space"
 
 
 def check_kinds(spec: Spec) -> None:
@@ -104,8 +88,8 @@ def check_spec(spec: Spec) -> None:
     """Raises `ValueError` for spaces that cannot be modelled, before anything is recorded or trained."""
     for role, space in _roles(spec):
         numbers = sites = 0
-        for path, leaf in _leaves(space):
-            name, shape = _named(role, path), shape_of(leaf)
+        for path, leaf in leaves(space):
+            name, shape = named(f"{role} space", path), shape_of(leaf)
             if leaf["type"] == "Text":
                 raise ValueError(
                     f"{name} is Text, which the step model does not read; supported are Box, Discrete, MultiDiscrete, "
@@ -157,11 +141,11 @@ def fit_codec(
 def _fit_space(space: Mapping[str, Any], role: str, values: Any, following: Any, ends: np.ndarray | None) -> SpaceCodec:
     if space["type"] == "Discrete":
         return DiscreteCodec(n=space["n"], start=space["start"])
-    paths, leaves = zip(*_leaves(space), strict=True)
+    paths, parts = zip(*walk(space), strict=True)
     # What an action was tells nothing of which it may be: integers of an action stay numbers.
     fitted = tuple(
-        _fit_leaf(leaf, _at(values, path), _at(following, path), ends, grids=role == "observation")
-        for path, leaf in zip(paths, leaves, strict=True)
+        _fit_leaf(leaf, at(values, path), at(following, path), ends, grids=role == "observation")
+        for path, leaf in zip(paths, parts, strict=True)
     )
     if space["type"] == "Box" and isinstance(fitted[0], BoxCodec):
         codec = fitted[0]

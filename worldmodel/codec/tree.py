@@ -16,9 +16,9 @@ import numpy as np
 
 from worldmodel.codec.box import BoxCodec
 from worldmodel.codec.discrete import GridCodec, MultiDiscreteCodec
+from worldmodel.spaces import Path, assemble, at
 
 Leaf = BoxCodec | MultiDiscreteCodec | GridCodec
-Path = tuple[str | int, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,17 +104,17 @@ class TreeCodec:
 
     def flatten(self, value: Any) -> jax.Array:
         """A value -> float32 `[..., C + S]`: its numbers, then its categories."""
-        numbers = [leaf.flatten(_at(value, path)) for path, leaf in self.boxes]
-        sites = [leaf.index(_at(value, path)).astype(jnp.float32) for path, leaf in self.categories]
+        numbers = [leaf.flatten(at(value, path)) for path, leaf in self.boxes]
+        sites = [leaf.index(at(value, path)).astype(jnp.float32) for path, leaf in self.categories]
         return jnp.concatenate([*numbers, *sites], axis=-1)
 
     def number_features(self, value: Any) -> jax.Array:
         """Continuous dimensions, standardised, float32 `[..., C]`."""
-        return jnp.concatenate([leaf.features(_at(value, path)) for path, leaf in self.boxes], axis=-1)
+        return jnp.concatenate([leaf.features(at(value, path)) for path, leaf in self.boxes], axis=-1)
 
     def features(self, value: Any) -> jax.Array:
         """`number_features`, then a one-hot of every site, float32 `[..., size]`."""
-        hot = [leaf.features(_at(value, path)) for path, leaf in self.categories]
+        hot = [leaf.features(at(value, path)) for path, leaf in self.categories]
         return jnp.concatenate([*([self.number_features(value)] if self.boxes else []), *hot], axis=-1)
 
     @property
@@ -124,16 +124,16 @@ class TreeCodec:
 
     def number_pieces(self, value: Any) -> jax.Array:
         """Piecewise-linear encoding of the continuous dimensions, see `BoxCodec.pieces`."""
-        return jnp.concatenate([leaf.pieces(_at(value, path)) for path, leaf in self.boxes], axis=-1)
+        return jnp.concatenate([leaf.pieces(at(value, path)) for path, leaf in self.boxes], axis=-1)
 
     def encode(self, following: Any, current: Any) -> jax.Array:
         """Standardised change of the continuous dimensions, float32 `[..., C]`."""
-        changes = [leaf.encode(_at(following, path), _at(current, path)) for path, leaf in self.boxes]
+        changes = [leaf.encode(at(following, path), at(current, path)) for path, leaf in self.boxes]
         return jnp.concatenate(changes, axis=-1)
 
     def index(self, value: Any) -> jax.Array:
         """Category of every site, int32 `[..., S]`; the site's number of categories for what the logs never held."""
-        return jnp.concatenate([leaf.index(_at(value, path)) for path, leaf in self.categories], axis=-1)
+        return jnp.concatenate([leaf.index(at(value, path)) for path, leaf in self.categories], axis=-1)
 
     def decode(self, target: jax.Array, current: Any) -> Any:
         """The value whose continuous dimensions lie `target` `[..., C]` after `current`; sites are as in `current`."""
@@ -147,26 +147,9 @@ class TreeCodec:
         first = 0
         for path, leaf in parts:
             width = leaf.size if isinstance(leaf, BoxCodec) else leaf.sites
-            yield path, leaf.decode(flat[..., first : first + width], _at(current, path))
+            yield path, leaf.decode(flat[..., first : first + width], at(current, path))
             first += width
 
     def _replace(self, current: Any, found: Iterable[tuple[Path, Any]]) -> Any:
-        parts = {path: _at(current, path) for path in self.paths} | dict(found)
-        return _build([(path, parts[path]) for path in self.paths])
-
-
-def _at(value: Any, path: Path) -> Any:
-    for key in path:
-        value = value[key]
-    return value
-
-
-def _build(parts: list[tuple[Path, Any]]) -> Any:
-    """Nested dicts and tuples of the parts, in their order."""
-    if parts[0][0] == ():
-        return parts[0][1]
-    groups: dict[str | int, list[tuple[Path, Any]]] = {}
-    for path, part in parts:
-        groups.setdefault(path[0], []).append((path[1:], part))
-    built = {key: _build(group) for key, group in groups.items()}
-    return built if isinstance(parts[0][0][0], str) else tuple(built.values())
+        parts = {path: at(current, path) for path in self.paths} | dict(found)
+        return assemble([(path, parts[path]) for path in self.paths])

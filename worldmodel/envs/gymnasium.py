@@ -17,8 +17,9 @@ from worldmodel.envs.check import (
     recorded_spec,
     step_limit,
 )
-from worldmodel.envs.host import HostSimulator, map_leaves
+from worldmodel.envs.host import HostSimulator
 from worldmodel.envs.rendering import frames
+from worldmodel.spaces import map_columns
 
 WHOLE_FRAME = (4096, 4096)
 """A box that every renderer's picture fits in as it is."""
@@ -104,7 +105,7 @@ class SimEnv(gym.Env[Any, Any]):
     def _of_space(self, obs: Any) -> Any:
         """The one row as Gymnasium has it: a Python int for a Discrete space, else arrays of the caller's own."""
 
-        def leaf(space: gym.Space, column: np.ndarray) -> Any:
+        def leaf(column: np.ndarray, space: gym.Space) -> Any:
             return int(column[0]) if isinstance(space, gym.spaces.Discrete) else column[0].copy()
 
-        return map_leaves(leaf, self.observation_space, obs)
+        return map_columns(leaf, obs, self.observation_space)

@@ -92,23 +92,14 @@ class HostSimulator:
         return np.concatenate([rows, np.repeat(rows[:1], self._padding, axis=0)]) if self._padding else rows
 
     def _to_host(self, obs: PyTree) -> PyTree:
-        return map_leaves(self._column_to_host, self.observation_space, obs)
+        return map_columns(self._column_to_host, obs, self.observation_space)
 
-    def _column_to_host(self, space: gym.Space, column: Array) -> np.ndarray:
+    def _column_to_host(self, column: Array, space: gym.Space) -> np.ndarray:
         values = np.array(column)[: self.rows].astype(space.dtype)
         # The model computes in 32 bits, whose rounding of a float64 bound may lie outside of it.
         if isinstance(space, gym.spaces.Box) and space.dtype == np.float64:
             return np.clip(values, space.low, space.high)
         return values
-
-
-def map_leaves(function: Callable[[gym.Space, Any], Any], space: gym.Space, values: Any) -> Any:
-    """`function(leaf, column)` of every leaf of the space, built as the space is."""
-    if isinstance(space, gym.spaces.Dict):
-        return {name: map_leaves(function, part, values[name]) for name, part in space.spaces.items()}
-    if isinstance(space, gym.spaces.Tuple):
-        return tuple(map_leaves(function, part, v) for part, v in zip(space.spaces, values, strict=True))
-    return function(space, values)
 
 
 class _Compiled(NamedTuple):

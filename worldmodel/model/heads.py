@@ -7,6 +7,7 @@ so that atoms and densities compare and no likelihood is unbounded.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import jax
@@ -15,6 +16,7 @@ import numpy as np
 from flax import nnx
 
 from worldmodel._types import Array, ArrayLike, Float
+from worldmodel.codec import BoxCodec, DiscreteCodec
 from worldmodel.model.transformer import Dense, normal
 
 UNSEEN = 1e-6
@@ -97,13 +99,12 @@ class ChainHead(nnx.Module):
     def objective(self, h: Array, y: Array, bins: np.ndarray) -> Float[Array, "... D"]:
         """What training maximises: a likelihood whose gradients are of order one however sharp the prediction gets.
 
-        Components are weighted by the predicted scale, held constant (see `StepModel.observation_objective`), and the
+        Components are weighted by the predicted scale, held constant (see `LeafHead.objective`), and the
         choice among them is not: the scale would starve it wherever they are narrow.
         """
-        logits, rest = jnp.split(self.parameters(h, y), [self.components], axis=-1)
-        fixed = jax.lax.stop_gradient
-        mixed = jnp.concatenate([logits, rest], axis=-1)
-        weight = fixed(logistic_mixture_scale(mixed, bins))
+        parameters, fixed = self.parameters(h, y), jax.lax.stop_gradient
+        logits, rest = jnp.split(parameters, [self.components], axis=-1)
+        weight = fixed(logistic_mixture_scale(parameters, bins))
         values = logistic_mixture_log_prob(jnp.concatenate([fixed(logits), rest], axis=-1), y, bins)
         choice = logistic_mixture_log_prob(jnp.concatenate([logits, fixed(rest)], axis=-1), y, bins)
         return weight * values + choice - fixed(choice)
@@ -162,6 +163,37 @@ class CategoricalHead(nnx.Module):
     def central(self, h: Array) -> Array:
         """The likeliest category, int32 `[...]`."""
         return jnp.argmax(self.logits(h), axis=-1).astype(jnp.int32)
+
+
+@dataclasses.dataclass(frozen=True)
+class LeafHead:
+    """The head of one Box or one Discrete between values of its space; it adds no weights."""
+
+    codec: BoxCodec | DiscreteCodec
+    head: ChainHead | CategoricalHead
+
+    def log_prob(self, h: Array, obs: Array, next_obs: Array, *, bin_scale: float = 1.0) -> Array:
+        """Nats per dimension `[..., D]` of the next value, 0 for one that never changes."""
+        target, bins = self.codec.encode(next_obs, obs), self.codec.bins * bin_scale
+        return self.head.log_prob(h, target, bins) * jnp.asarray(self.codec.active, jnp.float32)
+
+    def objective(self, h: Array, obs: Array, next_obs: Array, *, bin_scale: float = 1.0) -> Array:
+        """The same weighted for training by the predicted scale, held constant.
+
+        This is the beta-NLL of Seitzer et al. 2022 (arXiv 2203.09168) with beta = 1: gradients stay of order one
+        however sharp the prediction gets.
+        """
+        scale = self.head.scale(h, self.codec.encode(next_obs, obs), self.codec.bins * bin_scale)
+        return self.log_prob(h, obs, next_obs, bin_scale=bin_scale) * jax.lax.stop_gradient(scale)
+
+    def sample(self, h: Array, obs: Array, uniforms: Array) -> Array:
+        """A next value from uniforms `[..., codec.uniforms]`."""
+        pairs = uniforms.reshape(*uniforms.shape[:-1], -1, 2)
+        return self.codec.decode(self.head.sample(h, pairs, self.codec.bins), obs)
+
+    def central(self, h: Array, obs: Array) -> Array:
+        """The chain run on its own means, or the likeliest category."""
+        return self.codec.decode(self.head.central(h), obs)
 
 
 def atom_log_prob(logits: Array, value: Array, atoms: np.ndarray, far: Array) -> Array:

@@ -22,6 +22,7 @@ from worldmodel.codec import BoxCodec, StepCodec, TreeCodec
 from worldmodel.model.heads import (
     CategoricalHead,
     ChainHead,
+    LeafHead,
     Perceptron,
     atom_log_prob,
     atom_sample,
@@ -108,32 +109,21 @@ class StepModel(nnx.Module):
         h, cache = self.trunk.step(self.embed(features), cache, seen)
         return jnp.concatenate([h, features], axis=-1), cache
 
+    @property
+    def _said(self) -> LeafHead | TreeHead:
+        """The observation's head between values of its space."""
+        if isinstance(self.observation, TreeHead):
+            return self.observation
+        codec: Any = self.codec.observation  # a tree has a TreeHead
+        return LeafHead(codec, self.observation)
+
     def observation_log_prob(self, h: Array, obs: PyTree, next_obs: PyTree, *, bin_scale: float = 1.0) -> Array:
         """Nats per dimension `[..., D]`, 0 for one that never changes; all sites of a tree are one dimension."""
-        codec = self.codec.observation
-        if isinstance(self.observation, TreeHead):
-            return self.observation.log_prob(h, obs, next_obs, bin_scale=bin_scale)
-        target = codec.encode(next_obs, obs)
-        return self.observation.log_prob(h, target, codec.bins * bin_scale) * jnp.asarray(codec.active, jnp.float32)
-
-    def observation_scale(self, h: Array, obs: PyTree, next_obs: PyTree, *, bin_scale: float = 1.0) -> Array:
-        """Predicted scale per dimension `[..., D]` in deviations of a step's change; 1 for categories."""
-        codec = self.codec.observation
-        if isinstance(self.observation, TreeHead):
-            return self.observation.scale(h, obs, next_obs, bin_scale=bin_scale)
-        return self.observation.scale(h, codec.encode(next_obs, obs), codec.bins * bin_scale)
+        return self._said.log_prob(h, obs, next_obs, bin_scale=bin_scale)
 
     def observation_objective(self, h: Array, obs: PyTree, next_obs: PyTree, *, bin_scale: float = 1.0) -> Array:
-        """What training maximises of the observation, `[...]`.
-
-        Its likelihood is weighted by the predicted scale, held constant (the beta-NLL of Seitzer et al. 2022, arXiv
-        2203.09168, with beta = 1): gradients stay of order one however sharp the prediction gets.
-        """
-        if isinstance(self.observation, TreeHead):
-            return self.observation.objective(h, obs, next_obs, bin_scale=bin_scale).sum(axis=-1)
-        nats = self.observation_log_prob(h, obs, next_obs, bin_scale=bin_scale)
-        weight = self.observation_scale(h, obs, next_obs, bin_scale=bin_scale)
-        return (nats * jax.lax.stop_gradient(weight)).sum(axis=-1)
+        """What training maximises of the observation, `[...]`: its likelihood, weighted by the head."""
+        return self._said.objective(h, obs, next_obs, bin_scale=bin_scale).sum(axis=-1)
 
     def reward_parameters(self, h: Array, next_obs: PyTree) -> Array:
         """Parameters of the reward given the next observation: of its mixture, standardised, or logits of its atoms."""
@@ -185,26 +175,16 @@ class StepModel(nnx.Module):
 
     def draw(self, h: Array, obs: PyTree, uniforms: Float[Array, "... U"]) -> Draw:
         """Samples in the order of `PARTS`, each given the values already drawn, as decoded."""
-        next_obs = self._observation_sample(h, obs, uniforms[..., :-3])
+        next_obs = self._said.sample(h, obs, uniforms[..., :-3])
         reward = self.reward_sample(h, next_obs, uniforms[..., -3:-1])
         end_probability = jax.nn.sigmoid(self.end_logit(h, next_obs, reward))
         terminated = uniforms[..., -1] < end_probability
         log_prob = self.log_prob(h, obs, next_obs, reward, terminated.astype(jnp.float32))
         return Draw(next_obs, reward, terminated, end_probability, log_prob)
 
-    def _observation_sample(self, h: Array, obs: PyTree, uniforms: Array) -> PyTree:
-        codec = self.codec.observation
-        if isinstance(self.observation, TreeHead):
-            return self.observation.sample(h, obs, uniforms)
-        pairs = uniforms.reshape(*uniforms.shape[:-1], -1, 2)
-        return codec.decode(self.observation.sample(h, pairs, codec.bins), obs)
-
     def mean(self, h: Array, obs: PyTree) -> tuple[PyTree, Array, Array]:
         """Central prediction: next observation, reward given it, probability of an end given both."""
-        if isinstance(self.observation, TreeHead):
-            next_obs = self.observation.central(h, obs)
-        else:
-            next_obs = self.codec.observation.decode(self.observation.central(h), obs)
+        next_obs = self._said.central(h, obs)
         reward = self.reward_mean(h, next_obs)
         return next_obs, reward, jax.nn.sigmoid(self.end_logit(h, next_obs, reward))
 
@@ -227,6 +207,12 @@ def step_model(config: StepConfig, codec: StepCodec, params: Params) -> StepMode
     state = jax.tree.map(lambda leaf: leaf, template)  # a copy: the next line writes into it
     nnx.replace_by_pure_dict(state, dict(params))
     return nnx.merge(graph, state)
+
+
+def abstract_params(config: StepConfig, codec: StepCodec) -> Params:
+    """What `init_params` gives as shapes and dtypes alone."""
+    member = nnx.to_pure_dict(_skeleton(config, codec)[1])
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct((config.members, *x.shape), x.dtype), member)
 
 
 def init_params(config: StepConfig, codec: StepCodec, seed: int) -> Params:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import jax.numpy as jnp
 import numpy as np
@@ -83,29 +84,11 @@ class TreeHead(nnx.Module):
 
     def log_prob(self, h: Array, obs: PyTree, next_obs: PyTree, *, bin_scale: float = 1.0) -> Array:
         """Nats of each number given those before it, 0 for one that never changes, then of all sites together."""
-        parts = []
-        if self.numbers is not None:
-            target = self.codec.encode(next_obs, obs)
-            parts.append(self.numbers.log_prob(h, target, self.codec.bins * bin_scale) * self._active())
-        return jnp.concatenate([*parts, *self._sites_log_prob(h, obs, next_obs)], axis=-1)
+        return self._scored(ChainHead.log_prob, h, obs, next_obs, bin_scale)
 
     def objective(self, h: Array, obs: PyTree, next_obs: PyTree, *, bin_scale: float = 1.0) -> Array:
         """The same weighted for training, see `ChainHead.objective`; sites count as they are."""
-        parts = []
-        if self.numbers is not None:
-            target = self.codec.encode(next_obs, obs)
-            parts.append(self.numbers.objective(h, target, self.codec.bins * bin_scale) * self._active())
-        return jnp.concatenate([*parts, *self._sites_log_prob(h, obs, next_obs)], axis=-1)
-
-    def scale(self, h: Array, obs: PyTree, next_obs: PyTree, *, bin_scale: float = 1.0) -> Array:
-        """Predicted scale of each number in deviations of a step's change, then 1 for the sites, as in `log_prob`."""
-        parts = []
-        if self.numbers is not None:
-            target = self.codec.encode(next_obs, obs)
-            parts.append(self.numbers.scale(h, target, self.codec.bins * bin_scale))
-        if self.sites is not None:
-            parts.append(jnp.ones((*h.shape[:-1], 1), jnp.float32))
-        return jnp.concatenate(parts, axis=-1)
+        return self._scored(ChainHead.objective, h, obs, next_obs, bin_scale)
 
     def sample(self, h: Array, obs: PyTree, uniforms: Array) -> PyTree:
         """A next value from uniforms `[..., codec.uniforms]`."""
@@ -127,14 +110,15 @@ class TreeHead(nnx.Module):
             return after
         return codec.decode_index(self.sites.central(self._given(h, obs, after), codec.index(obs)), after)
 
-    def _active(self) -> Array:
-        return jnp.asarray(self.codec.numbers_active, jnp.float32)
-
-    def _sites_log_prob(self, h: Array, obs: PyTree, next_obs: PyTree) -> list[Array]:
-        if self.sites is None:
-            return []
-        present, index = self.codec.index(obs), self.codec.index(next_obs)
-        return [self.sites.log_prob(self._given(h, obs, next_obs), present, index)[..., None]]
+    def _scored(self, numbers: Callable, h: Array, obs: PyTree, next_obs: PyTree, bin_scale: float) -> Array:
+        codec, parts = self.codec, []
+        if self.numbers is not None:
+            nats = numbers(self.numbers, h, codec.encode(next_obs, obs), codec.bins * bin_scale)
+            parts.append(nats * jnp.asarray(codec.numbers_active, jnp.float32))
+        if self.sites is not None:
+            given = self._given(h, obs, next_obs)
+            parts.append(self.sites.log_prob(given, codec.index(obs), codec.index(next_obs))[..., None])
+        return jnp.concatenate(parts, axis=-1)
 
     def _given(self, h: Array, obs: PyTree, after: PyTree) -> Array:
         """What the sites are drawn given: `h`, the next numbers and their change."""

@@ -19,7 +19,7 @@ import numpy as np
 
 from worldmodel.images import EncodedImages, encode_png
 from worldmodel.sources.hdf5 import as_kept
-from worldmodel.spaces import dtype_of, is_image, shape_of
+from worldmodel.spaces import assemble, at, dtype_of, is_image, shape_of, walk
 from worldmodel.trajectory import Spec, Trajectory, suggest
 
 if TYPE_CHECKING:
@@ -266,12 +266,11 @@ def _snapshot(space: Mapping[str, Any], value: Any, where: str) -> Any:
 
 def _columns(space: Mapping[str, Any], values: list[Any]) -> Any:
     """Values of `N` steps as columns."""
-    kind = space["type"]
-    if kind == "Dict":
-        return {name: _columns(part, [value[name] for value in values]) for name, part in space["spaces"].items()}
-    if kind == "Tuple":
-        return tuple(_columns(part, [value[i] for value in values]) for i, part in enumerate(space["spaces"]))
-    if kind == "Text":
+    return assemble([(path, _column(leaf, [at(value, path) for value in values])) for path, leaf in walk(space)])
+
+
+def _column(space: Mapping[str, Any], values: list[Any]) -> Any:
+    if space["type"] == "Text":
         texts = np.empty(len(values), object)
         texts[:] = values
         return texts
