@@ -59,7 +59,7 @@ def untrained_run(path: Path, env_id: str = "CartPole-v1", seed: int = 0) -> Pat
     members = model.params["members"]
     optimizer = make_optimizer(learning_rate=1e-3, warmup=1, steps=2, weight_decay=0.0, clip=1.0)
     checkpoints = Checkpoints(path)
-    checkpoints.save(0, TrainState(members, optimizer.init(members), jnp.zeros((), jnp.int32)), {})
+    checkpoints.save(0, TrainState(members, jax.jit(optimizer.init)(members), jnp.zeros((), jnp.int32)), {})
     checkpoints.close()
     return path
 

@@ -90,7 +90,9 @@ def test_record_show_and_train(tmp_path, capsys):
     assert [row["name"] for row in shown["policies"]] == ["random", "sticky:0.8"]
     out, _ = run("data", "show", corpus, capsys=capsys)
     assert "CartPole-v1" in out
-    small = ["--config.model.trunk.width", "16", "--config.model.trunk.heads", "2", "--config.model.members", "2"]
+    sizes = {"trunk.width": 16, "trunk.layers": 1, "trunk.heads": 2, "trunk.kv-heads": 1, "trunk.mlp": 16}
+    sizes |= {"members": 1, "components": 2, "chain-hidden": 8, "head-hidden": 8}
+    small = [text for name, size in sizes.items() for text in (f"--config.model.{name}", str(size))]
     small += ["--config.steps", "4", "--config.batch-size", "4", "--config.length", "5", "--config.warmup", "1"]
     out, err = run("train", corpus, "--out", folder, *small, "--json", capsys=capsys)
     result = json.loads(out)

@@ -47,7 +47,10 @@ def ended(told: tuple) -> np.ndarray:
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(("env_id", "steps"), [("CartPole-v1", 60), ("FrozenLake-v1", 40), ("Pendulum-v1", 202)])
+@pytest.mark.parametrize(
+    ("env_id", "steps"),
+    [("CartPole-v1", 60), ("FrozenLake-v1", 40), pytest.param("Pendulum-v1", 202, marks=pytest.mark.slow)],
+)
 def test_eight_in_a_batch_are_eight_alone(env_id: str, steps: int, mode: AutoresetMode):
     batch, alone = both(env_id, 8, mode)
     assert batch.observation_space == alone.observation_space and batch.action_space == alone.action_space

@@ -14,6 +14,8 @@ from worldmodel.model.transformer import TrunkConfig
 from worldmodel.training.step import Batch, TrainState, make_optimizer, make_train_step
 from worldmodel.trajectory import Spec
 
+pytestmark = pytest.mark.slow  # one training for all; what is drawn is scored exactly in tests/model/test_step.py
+
 CONFIG = StepConfig(
     trunk=TrunkConfig(width=16, layers=1, heads=2, kv_heads=1, mlp=16, window=3),
     chain_hidden=16,
@@ -82,7 +84,7 @@ def imagined():
     codec = fit_codec(SPEC, *jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), columns))
     optimizer = make_optimizer(learning_rate=1e-2, warmup=10, steps=STEPS, weight_decay=0.0, clip=1.0)
     train_step, params = make_train_step(CONFIG, codec, optimizer), init_params(CONFIG, codec, 0)
-    state = TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32))
+    state = TrainState(params, jax.jit(optimizer.init)(params), jnp.zeros((), jnp.int32))
     for seed in range(1, STEPS + 1):
         state, _ = train_step(state, logs(seed))
     test, dynamics = logs(STEPS + 1, 2_000), StepDynamics(CONFIG, codec)
@@ -132,7 +134,6 @@ def test_coins_that_fall_alike_are_drawn_alike():
     assert np.mean(coins) == pytest.approx(0.5, abs=0.05)
 
 
-@pytest.mark.slow
 def test_a_category_follows_the_numbers_drawn_before_it():
     drawn = imagined()[0]
     assert np.mean((drawn["ring"][:, 1] > 0) == (drawn["above"] == 1)) > 0.97

@@ -233,7 +233,7 @@ def test_held_out_likelihood_is_the_training_metrics_likelihood_of_the_same_wind
     expected = []
     for batch in batches:
         copy = jax.tree.map(jnp.copy, members)
-        _, values = step(TrainState(copy, optimizer.init(copy), jnp.zeros((), jnp.int32)), batch)
+        _, values = step(TrainState(copy, jax.jit(optimizer.init)(copy), jnp.zeros((), jnp.int32)), batch)
         expected.append(float(values["nll"]))
     found = HeldOut(dynamics, batches).measure(members)
     assert found["held_out_nll"] == pytest.approx(np.mean(expected), rel=1e-5)

@@ -30,7 +30,7 @@ from worldmodel.trajectory import Spec
 
 def fresh(config, codec, optimizer, seed=0):
     params = init_params(config, codec, seed)
-    return TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32))
+    return TrainState(params, jax.jit(optimizer.init)(params), jnp.zeros((), jnp.int32))
 
 
 def fit_to(spec, batch):
@@ -365,7 +365,7 @@ def test_weights_decay_and_biases_and_gains_do_not():
     optimizer = make_optimizer(learning_rate=0.5, warmup=0, steps=10, weight_decay=0.1, clip=1.0)
     still = jax.tree.map(jnp.zeros_like, params)
     with jax.numpy_dtype_promotion("standard"):
-        updates, _ = optimizer.update(still, optimizer.init(params), params)
+        updates, _ = jax.jit(optimizer.update)(still, jax.jit(optimizer.init)(params), params)
     moved = {jax.tree_util.keystr(p) for p, u in jax.tree_util.tree_leaves_with_path(updates) if np.any(u)}
     everything = {jax.tree_util.keystr(p) for p, _ in jax.tree_util.tree_leaves_with_path(updates)}
     assert moved == {name for name in everything if name.endswith(("['kernel']", "['previous']", "['mix']"))}
