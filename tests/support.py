@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 

@@ -36,16 +36,17 @@ def test_disk_and_memory_train_the_same_model(corpus, tmp_path, monkeypatch):
     assert described[0]["training"]["logs"]["sha256"] != described[1]["training"]["logs"]["sha256"]
 
 
-def test_a_corpus_that_grew_is_another_log(corpus, tmp_path):
+def test_a_corpus_that_grew_is_another_log(tmp_path):
     spec, columns = tiny_columns("CartPole-v1", episodes=12, seed=3)
     path, episodes = tmp_path / "corpus", [columns.episode(i) for i in range(columns.episodes)]
     write_corpus(path, spec, episodes[:9], provenance={})
     before = open_corpus(path)
-    train(before.stored("train"), spec, tmp_path / "run", CONFIG)
-    assert train(open_corpus(path).stored("train"), spec, tmp_path / "run", CONFIG).step == CONFIG.steps
+    (tmp_path / "run").mkdir()
+    for corpus in (before, open_corpus(path)):
+        claim.claim(tmp_path / "run", corpus.stored("train"), spec, CONFIG)
     write_corpus(path, spec, episodes[9:], append=True, provenance={})
     with pytest.raises(ValueError, match=r"another configuration: .*training.logs"):
-        train(open_corpus(path).stored("train"), spec, tmp_path / "run", CONFIG)
+        claim.claim(tmp_path / "run", open_corpus(path).stored("train"), spec, CONFIG)
 
 
 def test_a_sample_is_chosen_by_ids_and_is_the_same_on_disk_and_in_memory(corpus):

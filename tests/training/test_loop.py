@@ -89,7 +89,7 @@ KILLED = """
 """
 
 
-@pytest.mark.parametrize("step", [5, 25])
+@pytest.mark.parametrize("step", [pytest.param(5, marks=pytest.mark.slow), 25])
 def test_a_killed_training_ends_in_the_same_bits(logs, finished, tmp_path, step):
     spec, columns = logs
     run = tmp_path / "killed"

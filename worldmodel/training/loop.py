@@ -229,7 +229,7 @@ def initial_state(
     """A fresh optimiser and fresh parameters, or those given, on one device or on the mesh."""
     begin: Params = init_params(dynamics.config, dynamics.codec, seed) if params is None else params
     if layout is None:
-        return TrainState(begin, optimizer.init(begin), jnp.zeros((), jnp.int32))
+        return TrainState(begin, jax.jit(optimizer.init)(begin), jnp.zeros((), jnp.int32))
     begin = layout.put(begin, layout.state(begin))
     moments = layout.state(jax.eval_shape(optimizer.init, begin))
     opt_state = jax.jit(optimizer.init, out_shardings=moments)(begin)
