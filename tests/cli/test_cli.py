@@ -12,6 +12,8 @@ import pytest
 
 from tests.support import untrained_run
 from worldmodel.cli import VERBS, main
+from worldmodel.cli.train import defaults
+from worldmodel.training.presets import PRESETS
 
 ROOT = Path(__file__).parents[2]
 
@@ -101,6 +103,18 @@ def test_record_show_and_train(tmp_path, capsys):
     assert "4/4" in err
     _, err = run("train", corpus, "--out", folder, *small, "--seed", "1", code=2, capsys=capsys)
     assert "training.seed is 0 there, 1 here" in one_line(err)
+
+
+def test_a_preset_is_where_options_begin(tmp_path, capsys):
+    corpus = tmp_path / "corpus"
+    run("data", "record", "CartPole-v1", "--policy", "random", "--episodes", "3", "--out", corpus, capsys=capsys)
+    _, err = run("train", corpus, "--out", tmp_path / "run", "--preset", "smal", code=2, capsys=capsys)
+    assert "no preset 'smal' (did you mean 'small'?)" in one_line(err)
+    with pytest.raises(SystemExit, match="2"):
+        main(["train", str(corpus), "--preset=debug", "--config.batch-size", "7"])
+    assert "batch_size 7 cannot be dealt out equally to 2 members" in capsys.readouterr().err
+    options = defaults(["x", "--preset", "1b"])
+    assert options.config is PRESETS["1b"]
 
 
 def test_info_names_versions_and_devices(capsys):

@@ -71,7 +71,9 @@ def _dispatch(words: list[str]) -> int:
     module_name, options_name, function_name, _ = VERBS[verb]
     module = importlib.import_module(module_name)
     rest = words[len(verb.split()) :]
-    options = tyro.cli(getattr(module, options_name), args=rest, prog=f"worldmodel {verb}")
+    # Where a verb has presets, the words say which options are the defaults of all others.
+    defaults = {"default": module.defaults(rest)} if hasattr(module, "defaults") else {}
+    options = tyro.cli(getattr(module, options_name), args=rest, prog=f"worldmodel {verb}", **defaults)
     getattr(module, function_name)(options)
     return 0
 

@@ -6,24 +6,28 @@ import dataclasses
 import json
 import math
 import pathlib
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import tyro
 
 from worldmodel.training.config import TrainingConfig
+from worldmodel.trajectory import suggest
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
     """Trains a world model on a corpus; the same command resumes.
 
-    Example: worldmodel train corpora/cartpole --out runs/cartpole --config.steps 2000
+    Example: worldmodel train corpora/cartpole --out runs/cartpole --preset small --config.steps 2000
     """
 
     corpus: tyro.conf.Positional[str]
     """Folder of a corpus (see `worldmodel data record`)."""
     out: pathlib.Path | None = None
     """Run folder."""
+    preset: str = "default"
+    """Sizes to begin from: debug, tiny, default, small, 25m, 85m, 300m, 1b; --config.* change single fields of it."""
     seed: int = 0
     """Of initial parameters and data order."""
     config: Annotated[TrainingConfig, tyro.conf.arg(name="config")] = TrainingConfig()
@@ -53,6 +57,20 @@ class Options:
     """Of one device, for --estimate."""
     json: bool = False
     """Print one JSON object."""
+
+
+def defaults(words: Sequence[str]) -> Options:
+    """The options before any other word is read: those of the preset that `words` name; `ValueError` for no preset."""
+    from worldmodel.training.presets import PRESETS
+
+    name = "default"
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        name = following if word == "--preset" else word.removeprefix("--preset=") if "--preset=" in word else name
+    if name not in PRESETS:
+        raise ValueError(f"there is no preset {name!r}{suggest(name, PRESETS)}; presets are {', '.join(PRESETS)}")
+    options = Options(corpus="", preset=name, config=PRESETS[name])
+    object.__setattr__(options, "corpus", tyro.MISSING)  # no text, but tyro's mark of what must be given
+    return options
 
 
 def run(options: Options) -> dict[str, Any]:
