@@ -263,6 +263,7 @@ def test_a_run_of_before_these_options_is_resumed(logs, finished, tmp_path):
     config = json.loads((run / "config.json").read_text())
     for name in ("mesh", "accumulate", "precision", "remat", "evaluation_batches", "gauge_every"):
         del config["training"][name]
+    del config["model"]["chain"]
     (run / "config.json").write_text(json.dumps(config))
     assert train(columns, spec, run, CONFIG).step == CONFIG.steps
 

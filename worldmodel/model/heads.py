@@ -68,10 +68,15 @@ def _mixture(parameters: Array, bins: ArrayLike) -> tuple[Array, Array, Array]:
 
 
 class ChainHead(nnx.Module):
-    """Joint distribution of a vector `[..., D]` given `h [..., width]`: `prod_d p(y_d | h, y_<d)`."""
+    """Joint distribution of a vector `[..., D]` given `h [..., width]`: `prod_d p(y_d | h, y_<d)`.
 
-    def __init__(self, width: int, dims: int, *, hidden: int, components: int, rng: np.random.Generator):
-        self.dims, self.hidden, self.components = dims, hidden, components
+    Without `chain` the dimensions are independent given `h`: to measure what the chain is worth.
+    """
+
+    def __init__(
+        self, width: int, dims: int, *, hidden: int, components: int, rng: np.random.Generator, chain: bool = True
+    ):
+        self.dims, self.hidden, self.components, self.chain = dims, hidden, components, chain
         self.context = Dense(width, dims * hidden, rng=rng, bias=0.0)
         self.previous = nnx.Param(normal(rng, (dims, dims, hidden), 1.0 / math.sqrt(dims)))
         self.mix = nnx.Param(normal(rng, (dims, hidden, 3 * components), 0.1 / math.sqrt(hidden)))
@@ -82,7 +87,7 @@ class ChainHead(nnx.Module):
 
     def parameters(self, h: Array, y: Array) -> Array:
         """Mixture parameters of every dimension with the true predecessors given, `[..., D, 3K]`."""
-        before = jnp.asarray(np.triu(np.ones((self.dims, self.dims), np.float32), k=1))
+        before = jnp.asarray(np.triu(np.full((self.dims, self.dims), self.chain, np.float32), k=1))
         weights = (self.previous[...] * before[:, :, None]).reshape(self.dims, -1)
         hidden = self._context(h) + (y @ weights).reshape(*y.shape[:-1], self.dims, self.hidden)
         raw = jnp.einsum("...dm,dmk->...dk", jax.nn.silu(hidden), self.mix[...]) + self.bias[...]
@@ -132,7 +137,7 @@ class ChainHead(nnx.Module):
         values: list[Array] = []
         for d in range(self.dims):
             hidden = context[..., d, :]
-            for j, value in enumerate(values):
+            for j, value in enumerate(values if self.chain else ()):
                 hidden = hidden + value[..., None] * previous[j, d]
             values.append(choose(d, jax.nn.silu(hidden) @ mix[d] + offset[..., d, :]))
         return jnp.stack(values, axis=-1)

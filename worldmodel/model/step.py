@@ -48,6 +48,8 @@ class StepConfig:
     components: int = 2
     head_hidden: int = 64
     members: int = 3
+    chain: bool = True
+    """Each number of the next observation is drawn given those before it; without, independently."""
 
     def __post_init__(self):
         if min(self.chain_hidden, self.components, self.head_hidden, self.members) < 1:
@@ -193,7 +195,7 @@ def _observation_head(
     config: StepConfig, codec: StepCodec, width: int, rng: np.random.Generator
 ) -> ChainHead | CategoricalHead | TreeHead:
     observation = codec.observation
-    sizes = {"hidden": config.chain_hidden, "components": config.components}
+    sizes: dict[str, Any] = {"hidden": config.chain_hidden, "components": config.components, "chain": config.chain}
     if isinstance(observation, TreeCodec):
         return TreeHead(width, observation, outer=config.head_hidden, **sizes, rng=rng)
     if isinstance(observation, BoxCodec):

@@ -73,11 +73,19 @@ class TreeHead(nnx.Module):
     """Joint distribution of the next value given `h [..., width]`: numbers as a chain, categories given them."""
 
     def __init__(
-        self, width: int, codec: TreeCodec, *, hidden: int, outer: int, components: int, rng: np.random.Generator
+        self,
+        width: int,
+        codec: TreeCodec,
+        *,
+        hidden: int,
+        outer: int,
+        components: int,
+        chain: bool,
+        rng: np.random.Generator,
     ):
         self.codec = codec
-        chain = {"hidden": hidden, "components": components, "rng": rng}
-        self.numbers = ChainHead(width, codec.numbers, **chain) if codec.numbers else None
+        own = {"hidden": hidden, "components": components, "chain": chain, "rng": rng}
+        self.numbers = ChainHead(width, codec.numbers, **own) if codec.numbers else None
         given = width + codec.numbers + codec.number_pieces_size
         sites = {"hidden": hidden, "outer": outer, "components": 2 * components, "rng": rng}
         self.sites = SitesHead(given, codec, **sites) if codec.sites else None

@@ -52,8 +52,8 @@ def claim(
 def _with_defaults(found: Mapping[str, Any]) -> dict[str, Any]:
     """A configuration of before an option existed asked for what is now the option's default."""
     defaults = dataclasses.asdict(TrainingConfig())
-    del defaults["model"]
-    return {**found, "training": {**defaults, **found.get("training", {})}}
+    model = {**defaults.pop("model"), **found.get("model", {})}
+    return {**found, "model": model, "training": {**defaults, **found.get("training", {})}}
 
 
 def _fingerprint(episodes: Episodes) -> dict[str, Any]:
