@@ -110,7 +110,7 @@ def bayes(family: Family, states: np.ndarray, actions: np.ndarray) -> np.ndarray
 
 
 def excess(family: Family, seed: int, steps: int) -> dict[str, Any]:
-    """Excess in nats per dimension over the steps up to each of `PLACES`, from halfway there, and the predictor's own nats there."""
+    """Excess in nats per dimension over the steps up to each of `PLACES`, from halfway there; the predictor's nats."""
     rng = np.random.default_rng([seed, 7])
     world = trained(family, rng, seed, steps)
     states, actions = episodes(family, rng, TESTED)
