@@ -43,6 +43,8 @@ def main() -> None:
     )
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
+    here = Path(__file__).parent.resolve()
+    sys.path[:] = [place for place in sys.path if Path(place).resolve() != here]  # or gymnasium imports this file
     env = gymnasium.make(options.env)
     policies = checkpoints(env, options.env, options.out.with_name(options.out.name + "-policies"), options.seed)
     spec = Spec.from_gymnasium(env)

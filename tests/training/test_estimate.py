@@ -14,6 +14,7 @@ from worldmodel.model.step import StepConfig, init_params
 from worldmodel.model.transformer import TrunkConfig
 from worldmodel.training.checkpoint import describe
 from worldmodel.training.estimate import DEVICES, estimate, parameters_per_member, step_flops
+from worldmodel.training.presets import PRESETS
 
 
 def described(model=DEBUG):
@@ -63,6 +64,16 @@ def test_a_pod_is_planned_without_a_pod():
     assert 4 * 3 * found["parameters"] / 2 <= memory["arguments"] <= 4 * 3 * found["parameters"] * 1.2
     with pytest.raises(ValueError, match=r"the train step could not be compiled: .*needs 8 devices; 4 are there"):
         estimate(described(), config, devices=4, device_kind="h100")
+
+
+@pytest.mark.slow
+def test_the_1b_preset_is_spread_over_256_devices():
+    config = dataclasses.replace(PRESETS["1b"], mesh="fsdp=64,tensor=4")
+    found = estimate(described(config.model), config, devices=256, device_kind="tpu-v5e")
+    assert found["parameters"] == pytest.approx(1e9, rel=0.05)
+    assert found["largest_whole_array"] < 1e5
+    assert found["memory_per_device"]["arguments"] < 1.2 * 12 * found["parameters"] / 256
+    assert found["fits"] is True
 
 
 @pytest.mark.slow

@@ -78,7 +78,7 @@ PRESETS: dict[str, TrainingConfig] = {
         warmup=2_000,
         checkpoint_every=1_000,
         precision="bfloat16",
-        remat="products",
+        remat="stream",
     ),
 }
 """From a check of the plumbing to a pod. From `small` on a preset is one model; add `--config.model.members 3` for an
