@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import pathlib
 
 import numpy as np
 import pytest
 
+from tests.corpora import real_log
 from worldmodel.cli import main
 from worldmodel.cli.convert import ConvertOptions, convert
 from worldmodel.cli.logs import reader_options
 from worldmodel.corpus import open_corpus
-
-IMITATION = pathlib.Path(__file__).parents[3] / "shared" / "corpora" / "imitation"
 
 
 @pytest.fixture
@@ -123,9 +121,7 @@ def test_a_half_converted_corpus_says_so(tmp_path, log, capsys):
 
 @pytest.mark.parametrize(("name", "wrong", "episodes"), [("cartpole", 15, 57), ("pendulum", 56, 56)])
 def test_time_limits_stored_as_terminals_are_corrected(tmp_path, name, wrong, episodes, capsys):
-    path = IMITATION / f"{name}_final.npz"
-    if not path.exists():
-        pytest.skip(f"{path} is missing: the corpora of other people's logs are not here")
+    path = real_log(f"imitation/{name}_final.npz")
     run(path, "--out", tmp_path / "c", "--fix", "time-limit-terminal", capsys=capsys)
     corpus = open_corpus(tmp_path / "c")
     ends = [(episode.terminated, episode.truncated) for episode in corpus]

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.corpora import real_log
 from worldmodel.corpus import open_corpus
 
 ROOT = Path(__file__).parents[2]
 FIXTURES = ROOT / "tests" / "fixtures" / "chat"
-CORPORA = ROOT.parent / "shared" / "corpora"
 
 
 def run(recipe: str, *arguments: str | Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,9 +33,7 @@ def test_tau_bench(tmp_path, monkeypatch, capsys):
 
 
 def test_tau_bench_counts(tmp_path, monkeypatch, capsys):
-    log = CORPORA / "tau_bench_airline" / "gpt-4o-airline.json"
-    if not log.exists():
-        pytest.skip(f"{log} is missing")
+    log = real_log("tau_bench_airline/gpt-4o-airline.json")
     run("tau_bench.py", log, tmp_path / "out", monkeypatch=monkeypatch)
     assert "200 episodes, 2,454 transitions, 33 groups of tasks" in capsys.readouterr().out
     episodes = list(open_corpus(tmp_path / "out"))

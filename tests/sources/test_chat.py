@@ -13,6 +13,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
+from tests.corpora import real_log
 from tests.sources.cases.chat import CASES, MAPPING
 from worldmodel.sources import chat, chat_files, files, read, recognise
 from worldmodel.sources.chat_messages import (
@@ -24,15 +25,6 @@ from worldmodel.sources.chat_messages import (
     split_messages,
 )
 from worldmodel.trajectory import Trajectory
-
-CORPORA = pathlib.Path(__file__).parents[3] / "shared" / "corpora"
-
-
-def corpus(name: str) -> str:
-    path = CORPORA / name
-    if not path.exists():
-        pytest.skip(f"{path} is missing")
-    return str(path)
 
 
 def write(path: pathlib.Path, *rows: Any) -> str:
@@ -75,7 +67,7 @@ def test_fixtures(case):
 
 
 def test_tau_bench_airline():
-    source = read(corpus("tau_bench_airline/gpt-4o-airline.json"))
+    source = read(str(real_log("tau_bench_airline/gpt-4o-airline.json")))
     found = [trajectory.validate(source.spec) for trajectory in source]
     said = [text for t in found for action in t.actions for text in split_messages(action)]
     heard = [text for t in found for observation in t.observations for text in split_messages(observation)]
@@ -100,7 +92,7 @@ def test_tau_bench_airline():
 
 
 def test_intercode_sql():
-    source = read(corpus("intercode_sql"))
+    source = read(str(real_log("intercode_sql")))
     found = list(source)
     by_policy: dict[str, list[Trajectory]] = {}
     for trajectory in found:
@@ -136,7 +128,7 @@ def test_intercode_sql():
 
 
 def test_scienceworld():
-    source = read(corpus("scienceworld_gpt/sciworld_sft_gpt_perfect.jsonl"), reward="score")
+    source = read(str(real_log("scienceworld_gpt/sciworld_sft_gpt_perfect.jsonl")), reward="score")
     found = [trajectory.validate(source.spec) for trajectory in source]
     assert len(found) == 37
     assert sum(len(t.observations) + len(t.actions) + 1 for t in found) == 1126  # one message is the system's

@@ -17,9 +17,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.corpora import real_log
 from worldmodel.sources import npz_members, read
 
-CORPORA = Path(__file__).parents[3] / "shared" / "corpora"
 LENGTHS = (3, 1, 4)
 STEPS = sum(LENGTHS)
 BOUNDS = list(itertools.pairwise([0, *np.cumsum(LENGTHS).tolist()]))
@@ -47,18 +47,11 @@ def error_of(path: Path, **options: Any) -> str:
     return str(caught.value).removeprefix(f"{path}: ")
 
 
-def corpus(name: str) -> Path:
-    path = CORPORA / name
-    if not path.exists():
-        pytest.skip(f"{path} is not here")
-    return path
-
-
 # --- Real files -------------------------------------------------------------------------------------------------------
 
 
 def test_imitation_cartpole():
-    source = read(str(corpus("imitation/cartpole_final.npz")))
+    source = read(str(real_log("imitation/cartpole_final.npz")))
     episodes = list(source)
     lengths = np.array([len(e) for e in episodes])
     assert (len(lengths), lengths.sum(), lengths.min(), lengths.max()) == (57, 26_964, 393, 500)
@@ -77,7 +70,7 @@ def test_imitation_cartpole():
 
 
 def test_imitation_pendulum():
-    episodes = list(read(str(corpus("imitation/pendulum_final.npz"))))
+    episodes = list(read(str(real_log("imitation/pendulum_final.npz"))))
     assert [len(e) for e in episodes] == [200] * 56
     assert all(e.terminated and not e.truncated for e in episodes)
     assert episodes[-1].info["id"] == "pendulum_final-000055"
@@ -85,7 +78,7 @@ def test_imitation_pendulum():
 
 @pytest.mark.parametrize(("name", "episodes", "steps"), [("cartpole", 300, 20_935), ("hopper", 1_200, 60_000)])
 def test_reference_logs(name: str, episodes: int, steps: int):
-    path = corpus(f"reference_logs/{name}.npz")
+    path = real_log(f"reference_logs/{name}.npz")
     source = read(str(path))
     found = list(source)
     assert (len(found), sum(len(e) for e in found)) == (episodes, steps)

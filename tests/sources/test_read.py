@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import worldmodel
+from tests.corpora import real_log
 from worldmodel.sources import FORMATS, Source, read, recognise
 
-CORPORA = Path(__file__).parents[3] / "shared" / "corpora"
 KNOWN = ", ".join(f"{name}:PLACE" for name in FORMATS)
 every_format = pytest.mark.parametrize("name", FORMATS)
 
@@ -127,8 +127,6 @@ def test_recognising_never_fails(name: str, tmp_path: Path):
     ],
 )
 def test_real_logs_are_recognised(place: str, kind: str):
-    path = CORPORA / place
-    if not path.exists():
-        pytest.skip(f"{path} is not here")
+    path = real_log(place)
     assert recognise(str(path)) == kind
     assert isinstance(read(str(path)), Source)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.corpora import real_log
 from tests.fixtures import make_rlds as written
 from tests.sources.case import FIXTURES
 from worldmodel.corpus import open_corpus, write_corpus
@@ -17,8 +18,6 @@ from worldmodel.spaces import box, column_list, map_columns
 from worldmodel.trajectory import Spec, Trajectory
 
 REACH, ARM, KITCHEN = (FIXTURES / "rlds" / name / "1.0.0" for name in ("reach", "arm", "kitchen"))
-BRIDGE = pathlib.Path(__file__).parents[2].parent / "shared" / "corpora" / "bridge_rlds" / "bridge_dataset"
-needs_bridge = pytest.mark.skipif(not BRIDGE.is_dir(), reason=f"{BRIDGE} is missing")
 
 
 def copied(folder: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
@@ -280,9 +279,9 @@ def test_a_part_of_a_corpus_keeps_texts_and_images_of_its_observations(tmp_path)
     np.testing.assert_array_equal(found.observations["language_instruction"], texts)
 
 
-@needs_bridge
 def test_bridge_reads_though_its_val_file_is_missing():
-    source = read(f"rlds:{BRIDGE}")
+    bridge = real_log("bridge_rlds/bridge_dataset")
+    source = read(f"rlds:{bridge}")
     assert source.provenance["left_out"][-1].startswith("split 'val': 1 of its 1 files are missing")
     assert "steps/language_embedding: is computed from the instruction, which is read" in source.provenance["left_out"]
     episodes = [episode.validate(source.spec) for episode in source]
@@ -293,7 +292,7 @@ def test_bridge_reads_though_its_val_file_is_missing():
     assert np.asarray(episodes[0].observations["image_0"][:2]).shape == (2, 64, 64, 3)
     assert len({e.info["id"] for e in episodes}) == 25
     with pytest.raises(FileNotFoundError, match="split 'val': 1 of its 1 files are missing"):
-        read(f"rlds:{BRIDGE}", split="val")
+        read(f"rlds:{bridge}", split="val")
 
 
 def test_reading_twice_gives_the_same():

@@ -2,18 +2,16 @@
 
 import dataclasses
 import itertools
-import pathlib
 
 import numpy as np
 import pytest
 
+from tests.corpora import real_log
 from tests.corpus.lint.toys import CART, CART_LIMIT, cart_log, codes_of, grid_log, sample_of
 from worldmodel.corpus.lint import ends, planted
 from worldmodel.corpus.lint.sample import draw_sample
 from worldmodel.spaces import box
 from worldmodel.trajectory import Spec, Trajectory
-
-IMITATION = pathlib.Path(__file__).parents[4] / "shared" / "corpora" / "imitation"
 
 
 @pytest.mark.parametrize("make", [cart_log, grid_log])
@@ -71,9 +69,7 @@ def test_a_tiny_log_is_not_judged(episodes):
 
 @pytest.mark.parametrize(("name", "count", "of"), [("cartpole", 15, 57), ("pendulum", 56, 56)])
 def test_the_time_limits_of_real_logs(name, count, of):
-    path = IMITATION / f"{name}_final.npz"
-    if not path.exists():
-        pytest.skip(f"{path} is missing")
+    path = real_log(f"imitation/{name}_final.npz")
     with np.load(path, allow_pickle=False) as file:
         columns = {key: file[key] for key in ("obs", "acts", "rews", "terminal", "indices")}
     starts = [0, *columns["indices"], len(columns["acts"])]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.corpora import real_log
 from tests.corpus.lint.logs import NUMBERS, TEXTS, texts, walk, walks
 from worldmodel.corpus.lint import CODES, LintReport, lint, planted
 from worldmodel.corpus.lint.codes import finding
@@ -18,8 +18,6 @@ from worldmodel.corpus.lint.finding import Finding
 from worldmodel.corpus.lint.fixes import FIXES, apply, fix, piece
 from worldmodel.corpus.lint.structure import Structure
 from worldmodel.sources import read
-
-CORPORA = Path(__file__).parents[4] / "shared" / "corpora"
 
 
 def report(*findings: Finding) -> LintReport:
@@ -173,9 +171,7 @@ def test_a_report_read_back_from_json_repairs_as_well():
 
 @pytest.mark.parametrize(("name", "wrong", "episodes"), [("cartpole", 15, 57), ("pendulum", 56, 56)])
 def test_time_limits_of_real_logs_are_found_and_repaired(name, wrong, episodes):
-    if not CORPORA.is_dir():
-        pytest.skip(f"{CORPORA} is missing")
-    source = read(f"npz:{CORPORA / 'imitation' / f'{name}_final.npz'}")
+    source = read(f"npz:{real_log(f'imitation/{name}_final.npz')}")
     found = lint(source)
     assert [f.code for f in found.findings if f.severity != "note"] == ["time-limit-terminal"]
     assert len(found.findings[0].episodes) == wrong

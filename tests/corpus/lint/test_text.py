@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.corpora import real_log
 from tests.corpus.lint.logs import NUMBERS, TEXTS, texts, walks
 from worldmodel.corpus.lint import planted, text, text_ends
 from worldmodel.corpus.lint.sample import draw_sample
 from worldmodel.sources import read
-
-CORPORA = Path(__file__).parents[4] / "shared" / "corpora"
 
 
 def findings(log, spec=TEXTS):
@@ -93,9 +91,7 @@ def test_odd_texts_are_read(texts_of):
     [("tau_bench_airline/gpt-4o-airline.json", 80), ("intercode_sql/ic_sql_multiturn_gpt-4_10_turns.json.gz", 150)],
 )
 def test_real_texts_are_not_accused_and_their_shifted_actions_are_found(log, count):
-    if not CORPORA.is_dir():
-        pytest.skip(f"{CORPORA} is missing")
-    source = read(f"chat:{CORPORA / log}")
+    source = read(f"chat:{real_log(log)}")
     episodes = list(source)[:count]
     assert not {c for c, f in findings(episodes, source.spec).items() if f.severity != "note"}
     shifted = draw_sample(planted.shift_actions(episodes, 1), source.spec)
