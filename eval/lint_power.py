@@ -22,7 +22,6 @@ import dataclasses
 import itertools
 import json
 import multiprocessing
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,9 +29,9 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import scipy.stats
+from lint_cells import examined, summary
 
 from worldmodel.corpus.lint import planted
-from worldmodel.corpus.lint.run import lint
 from worldmodel.spaces import column_list, map_columns
 from worldmodel.trajectory import Spec, Trajectory
 
@@ -87,7 +86,7 @@ def main() -> None:
                 continue
             seeds = [start, min(start + BLOCK, last)]
             work = [(env_id, fault, seed, options.cache) for seed in range(*seeds)]
-            cell = {"env": env_id, "fault": fault, "seeds": seeds, **_summary(pool.map(trial, work, chunksize=5))}
+            cell = {"env": env_id, "fault": fault, "seeds": seeds, **summary(pool.map(trial, work, chunksize=5))}
             done[env_id, fault, start] = cell
             with options.out.open("a") as file:
                 file.write(json.dumps(cell) + "\n")
@@ -102,32 +101,7 @@ def trial(work: tuple[str, str, int, Path]) -> dict[str, Any]:
     spec, clean = cached_log(env_id, seed, cache)
     plant, code = FAULTS[fault]
     log = plant(clean, np.random.default_rng([seed, len(fault)]), spec)
-    start = time.process_time()
-    report = lint(log, spec)
-    seconds = time.process_time() - start
-    codes = sorted({f.code for f in report.findings if f.severity != "note"})
-    return {
-        "seed": seed,
-        "found": code in codes if code else bool(codes),
-        "codes": codes,
-        "changed": not same(clean, log),
-        "seconds": seconds,
-    }
-
-
-def _summary(trials: list[dict[str, Any]]) -> dict[str, Any]:
-    found = [t for t in trials if t["found"]]
-    codes = [code for t in trials for code in t["codes"]]
-    return {
-        "found": len(found),
-        "n": len(trials),
-        "changed": sum(t["changed"] for t in trials),
-        "codes": {code: codes.count(code) for code in sorted(set(codes))},
-        "missed_seeds": [t["seed"] for t in trials if not t["found"]][:20] if trials[0]["changed"] else [],
-        "found_seeds": [t["seed"] for t in found][:20] if not trials[0]["changed"] else [],
-        "cpu_seconds_per_lint": round(float(np.mean([t["seconds"] for t in trials])), 3),
-        "cpu_seconds_most": round(float(np.max([t["seconds"] for t in trials])), 3),
-    }
+    return examined(seed, log, spec, code, changed=not same(clean, log))
 
 
 def table(cells: list[dict[str, Any]], envs: tuple[str, ...], faults: list[str]) -> str:

@@ -21,15 +21,14 @@ import dataclasses
 import functools
 import json
 import multiprocessing
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from lint_cells import examined, summary
 
 from worldmodel.corpus.lint import planted
-from worldmodel.corpus.lint.run import lint
 from worldmodel.sources import read
 from worldmodel.trajectory import Spec, Trajectory
 
@@ -219,7 +218,7 @@ def main() -> None:
                 if (env, fault) in done:
                     continue
                 trials = pool.map(trial, [(env, fault, seed) for seed in range(*seeds)], chunksize=5)
-                cell = {"env": env, "fault": fault, "seeds": seeds, **_summary(trials)}
+                cell = {"env": env, "fault": fault, "seeds": seeds, **summary(trials)}
                 done[env, fault] = cell
                 with options.out.open("a") as file:
                     file.write(json.dumps(cell) + "\n")
@@ -238,12 +237,7 @@ def trial(work: tuple[str, str, int]) -> dict[str, Any]:
     clean = shell_log(seed) if env == "text" else drawn_log(env, seed)
     plant, code = FAULTS[fault]
     log = plant(clean, np.random.default_rng([seed, len(fault)]))
-    start = time.process_time()
-    report = lint(log, SPEC)
-    seconds = time.process_time() - start
-    codes = sorted({f.code for f in report.findings if f.severity != "note"})
-    found = code in codes if code else bool(codes)
-    return {"seed": seed, "found": found, "codes": codes, "changed": not _same(clean, log), "seconds": seconds}
+    return examined(seed, log, SPEC, code, changed=not _same(clean, log))
 
 
 def drawn_log(env: str, seed: int) -> Log:
@@ -291,20 +285,6 @@ def _limit(cell: dict[str, Any], fault: str) -> str:
     if fault == "clean" or cell["changed"] == cell["n"]:
         return ""
     return f" (at most {cell['changed']} can be seen)"
-
-
-def _summary(trials: list[dict[str, Any]]) -> dict[str, Any]:
-    codes = [code for t in trials for code in t["codes"]]
-    return {
-        "found": sum(t["found"] for t in trials),
-        "n": len(trials),
-        "changed": sum(t["changed"] for t in trials),
-        "codes": {code: codes.count(code) for code in sorted(set(codes))},
-        "missed_seeds": [t["seed"] for t in trials if not t["found"]][:20] if trials[0]["changed"] else [],
-        "found_seeds": [t["seed"] for t in trials if t["found"]][:20] if not trials[0]["changed"] else [],
-        "cpu_seconds_per_lint": round(float(np.mean([t["seconds"] for t in trials])), 3),
-        "cpu_seconds_most": round(float(np.max([t["seconds"] for t in trials])), 3),
-    }
 
 
 if __name__ == "__main__":

@@ -108,20 +108,6 @@ def test_what_is_not_json_says_where(text: str | bytes):
     assert len(str(caught.value)) < 200
 
 
-def test_checksum_holds_names_and_contents(tmp_path: Path):
-    a, b = tmp_path / "a", tmp_path / "b"
-    a.write_bytes(b"1")
-    b.write_bytes(b"2")
-    first = files.checksum([a, b])
-    # sha256 of b"a\0" + sha256(b"1") + b"b\0" + sha256(b"2")
-    assert first == "074239ecae02aa6e1cd901145c1ff520abea7e972127fc40cd8e1592a3d71667"
-    assert files.checksum([b, a]) != first
-    a.write_bytes(b"3")
-    assert files.checksum([a, b]) != first
-    a.write_bytes(b"1")
-    assert files.checksum([a, b.rename(tmp_path / "c")]) != first
-
-
 def test_an_error_is_one_short_line():
     error = files.damaged("a.h5", OSError("first\n  second " + "x" * 1000))
     assert str(error).startswith("a.h5: is damaged or of another format (first second xxx")

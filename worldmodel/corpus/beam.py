@@ -16,16 +16,15 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from worldmodel.corpus.convert import Conversion, holds_result
+from worldmodel.corpus.convert import Conversion, destination, holds_result, is_done
 from worldmodel.corpus.filters import Tally, select
 from worldmodel.corpus.intake import Intake, part_provenance
 from worldmodel.corpus.job import AS_IT_IS, Input, Log, Recipe, describe, digest, known_episodes
-from worldmodel.corpus.journal import Journal, unfinished
-from worldmodel.corpus.manifest import NAME, PARTS, Part, part_folder, read_manifest, sync_folder
+from worldmodel.corpus.journal import Journal
+from worldmodel.corpus.manifest import PARTS, Part, part_folder, sync_folder
 from worldmodel.corpus.part import PartWriter
 from worldmodel.corpus.read import open_corpus
 from worldmodel.corpus.repair import check_codes, find_repairs
-from worldmodel.corpus.write import corpus_writer
 
 WORK = ".beam.writing"
 _ANY_SIZE = 2**62
@@ -101,19 +100,9 @@ def convert_on_beam(
     out = pathlib.Path(out).absolute()
     job = describe(inputs, recipe)
     units = [unit for index, item in enumerate(inputs) for unit in _units(index, item, recipe, ranges)]
-    if (out / NAME).exists() and holds_result(read_manifest(out), job) and not unfinished(out):
+    if is_done(out, job):
         return Conversion(open_corpus(out), (), already=True)
-    provenance = {"made_by": "worldmodel data convert", "logs": [item.uri for item in inputs]}
-    going_on = unfinished(out)
-    locked = corpus_writer(
-        out,
-        inputs[0].log.spec,
-        provenance=provenance,
-        append=append or going_on,
-        split_by=recipe.split_by,
-        continuing=going_on,
-    )
-    with locked as writer:
+    with destination(out, inputs, recipe, append=append) as writer:
         journal = Journal.begin(out, {**job, "beam": {"ranges": ranges}})
         if not holds_result(writer.manifest, job):  # else a kill came between the manifest and the journal's end
             uris = tuple(item.uri for item in inputs)

@@ -6,6 +6,7 @@ rename at the end. Killed at any instant, the same conversion continues; until i
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import os
@@ -93,23 +94,10 @@ def convert(
     say = say or (lambda line: None)
     check_codes(recipe.fixes)
     job = describe(inputs, recipe)
-    if (out / NAME).exists():
-        manifest = read_manifest(out)
-        if holds_result(manifest, job) and not unfinished(out):
-            return Conversion(open_corpus(out), (), already=True)
-        require_same_spec(manifest.spec.to_json(), job["spec"], (f"in corpus {out}", "in the new logs"))
-    provenance = {"made_by": "worldmodel data convert", "logs": [item.uri for item in inputs]}
-    going_on = unfinished(out)
-    locked = corpus_writer(
-        out,
-        inputs[0].log.spec,
-        provenance=provenance,
-        append=append or going_on,
-        split_by=recipe.split_by,
-        continuing=going_on,
-    )
+    if is_done(out, job):
+        return Conversion(open_corpus(out), (), already=True)
     try:
-        with locked as writer:
+        with destination(out, inputs, recipe, append=append) as writer:
             if holds_result(writer.manifest, job) and not unfinished(out):  # another process has just ended it
                 return Conversion(open_corpus(out), (), already=True)
             journal = Journal.begin(out, job)
@@ -129,6 +117,32 @@ def convert(
         hint = "the parts written are kept: make room, and run the same command again"
         raise OSError(error.errno, f"{os.strerror(error.errno)} ({hint})", os.fspath(out)) from error
     return Conversion(open_corpus(out), [journal.counts[index] for index in range(len(inputs))])
+
+
+def is_done(out: pathlib.Path, job: Mapping[str, Any]) -> bool:
+    """The corpus at `out` is what this job makes; `ValueError` where it is one of other spaces."""
+    if not (out / NAME).exists():
+        return False
+    manifest = read_manifest(out)
+    if holds_result(manifest, job) and not unfinished(out):
+        return True
+    require_same_spec(manifest.spec.to_json(), job["spec"], (f"in corpus {out}", "in the new logs"))
+    return False
+
+
+def destination(
+    out: pathlib.Path, inputs: Sequence[Input], recipe: Recipe, *, append: bool
+) -> contextlib.AbstractContextManager[CorpusWriter]:
+    """The corpus at `out`, locked for a conversion that begins or goes on."""
+    going_on = unfinished(out)
+    return corpus_writer(
+        out,
+        inputs[0].log.spec,
+        provenance={"made_by": "worldmodel data convert", "logs": [item.uri for item in inputs]},
+        append=append or going_on,
+        split_by=recipe.split_by,
+        continuing=going_on,
+    )
 
 
 def holds_result(manifest: Manifest, job: Mapping[str, Any]) -> bool:

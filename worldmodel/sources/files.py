@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gzip
-import hashlib
 import io
 import json
 import os
@@ -119,16 +118,6 @@ def json_of(text: str | bytes, where: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{where}: is not JSON ({error})") from None
-
-
-def checksum(paths: list[pathlib.Path]) -> str:
-    """SHA-256 over the names and contents of files, in hex."""
-    total = hashlib.sha256()
-    for path in paths:
-        total.update(f"{path.name}\0".encode())
-        with open(path, "rb") as stream:
-            total.update(hashlib.file_digest(stream, "sha256").digest())
-    return total.hexdigest()
 
 
 def damaged(path: pathlib.Path | str, error: BaseException) -> ValueError:
