@@ -86,7 +86,7 @@ def main() -> None:
                 continue
             seeds = [start, min(start + BLOCK, last)]
             work = [(env_id, fault, seed, options.cache) for seed in range(*seeds)]
-            cell = {"env": env_id, "fault": fault, "seeds": seeds, **summary(pool.map(trial, work, chunksize=5))}
+            cell = {"env": env_id, "fault": fault, "seeds": seeds, **summary(pool.map(trial, work, chunksize=1))}
             done[env_id, fault, start] = cell
             with options.out.open("a") as file:
                 file.write(json.dumps(cell) + "\n")

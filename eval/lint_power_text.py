@@ -217,7 +217,7 @@ def main() -> None:
             for fault in options.fault:
                 if (env, fault) in done:
                     continue
-                trials = pool.map(trial, [(env, fault, seed) for seed in range(*seeds)], chunksize=5)
+                trials = pool.map(trial, [(env, fault, seed) for seed in range(*seeds)], chunksize=1)
                 cell = {"env": env, "fault": fault, "seeds": seeds, **summary(trials)}
                 done[env, fault] = cell
                 with options.out.open("a") as file:

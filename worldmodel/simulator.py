@@ -131,6 +131,21 @@ class Simulator:
             select_rows(where, fresh.steps, state.steps),
         )
 
+    def branch(self, state: SimState, rows: Array) -> SimState:
+        """The episodes of `rows` int `[N]`, which may repeat, as a batch of `N`.
+
+        The first branch of a row goes on as the row itself would; every further one draws its own random numbers.
+        """
+        take = getattr(self.dynamics, "take_rows", lambda state, rows: jax.tree.map(lambda leaf: leaf[rows], state))
+        earlier = jnp.tril(rows[:, None] == rows[None, :], k=-1).sum(axis=1)
+        keys = state.key[rows]
+        own = jax.vmap(jax.random.fold_in)(keys, earlier)
+        keys = jax.random.wrap_key_data(
+            jnp.where(earlier[:, None] == 0, jax.random.key_data(keys), jax.random.key_data(own)),
+            impl=jax.random.key_impl(keys),
+        )
+        return SimState(take(state.dynamics, rows), keys, state.steps[rows])
+
     def reset_rows(self, params: PyTree, where: Bool[Array, " B"], state: SimState, obs: PyTree):
         """Starts a new episode, keyed by the old one, where true; returns `(state, obs)`."""
         fresh, fresh_obs = self.reset(params, state.key)

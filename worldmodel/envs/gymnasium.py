@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
@@ -19,7 +19,11 @@ from worldmodel.envs.check import (
 )
 from worldmodel.envs.host import HostSimulator
 from worldmodel.envs.rendering import frames
+from worldmodel.envs.snapshot import Snapshot, taken
 from worldmodel.spaces import map_columns
+
+if TYPE_CHECKING:
+    from worldmodel.envs.vector import SimVectorEnv
 
 WHOLE_FRAME = (4096, 4096)
 """A box that every renderer's picture fits in as it is."""
@@ -85,6 +89,44 @@ class SimEnv(gym.Env[Any, Any]):
         self._obs, self._ended = step.obs, terminated or truncated
         info = {name: values[0] for name, values in step.info.items()}
         return self._of_space(step.obs), float(step.reward[0]), terminated, truncated, info
+
+    def snapshot(self) -> Snapshot:
+        """This moment, for `restore`: of the episode, and of the generator that later resets draw from.
+
+        Wrappers keep what they count to themselves: call it as `env.unwrapped.snapshot()`.
+        """
+        if self._obs is None:
+            raise gym.error.ResetNeeded("snapshot was called before reset")
+        generator, seed = self.np_random, self.np_random_seed
+        return taken(self.world_model, self._host.leaves(), [self._ended], [generator], [seed])
+
+    def restore(self, snapshot: Snapshot) -> Any:
+        """Goes back to a snapshot of this world model, taken here or elsewhere; returns its observation.
+
+        The same actions then give the same bits. `ValueError` where it is another model's, or a batch's.
+        """
+        snapshot.check(self.world_model, 1)
+        self._obs = self._host.restore(snapshot.leaves)
+        self._ended = bool(snapshot.ended[0])
+        (self._np_random,), (self._np_random_seed,) = snapshot.new_generators(), snapshot.seeds
+        return self._of_space(self._obs)
+
+    def branch(self, count: int) -> SimVectorEnv:
+        """The present episode continued `count` ways, as one batch that may be stepped at once.
+
+        Environment 0 goes on exactly as this one would with the same actions; each other one draws its own chances.
+        This environment stays where it is. Ends are left to the caller (`autoreset_mode="Disabled"`).
+        """
+        from worldmodel.envs.vector import SimVectorEnv
+
+        if self._obs is None:
+            raise gym.error.ResetNeeded("branch was called before reset")
+        if self._ended:
+            raise gym.error.ResetNeeded("branch was called after the episode's end; call reset first")
+        limit = -1 if self._limit is None else self._limit
+        made = SimVectorEnv(count, self.world_model, max_episode_steps=limit, autoreset_mode="Disabled")
+        made.start_from(self._host)
+        return made
 
     def render(self) -> Any:
         """The present observation as the real environment would draw it, uint8 `[h, w, 3]`; None without a mode."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -78,6 +79,28 @@ class HostSimulator:
         )
         return HostStep(self._to_host(step.obs), reward.astype(np.float64), terminated, truncated, info)
 
+    def leaves(self) -> list[np.ndarray]:
+        """Copies of every array that the present episodes are made of; `restore` takes them."""
+        assert self._state is not None, "leaves() before reset"
+        return [np.array(leaf) for leaf in jax.device_get(jax.tree.leaves(_plain(self._state, self._obs)))]
+
+    def restore(self, leaves: Sequence[np.ndarray]) -> PyTree:
+        """Goes back to when `leaves` were taken; returns obs as `reset` does. `ValueError` where they do not fit."""
+        words = np.zeros((self.rows + self._padding, 2), np.uint32)
+        wanted, built = jax.tree.flatten(_plain(*self._run.reset(self._params, words)))
+        kinds = [[(leaf.shape, np.dtype(leaf.dtype)) for leaf in side] for side in (wanted, leaves)]
+        if kinds[0] != kinds[1]:
+            raise ValueError("the snapshot's arrays are not of these environments")
+        state, self._obs = jax.tree.unflatten(built, [jax.numpy.asarray(leaf) for leaf in leaves])
+        self._state = dataclasses.replace(state, key=jax.random.wrap_key_data(state.key, impl="threefry2x32"))
+        return self._to_host(self._obs)
+
+    def branch(self, other: HostSimulator) -> PyTree:
+        """Every row becomes a branch of the first row of `other` (see `Simulator.branch`); returns obs as `reset`."""
+        rows = np.zeros(self.rows + self._padding, np.int32)
+        self._state, self._obs = self._run.branch(other._state, other._obs, rows)
+        return self._to_host(self._obs)
+
     def forget(self) -> None:
         """Frees the episodes' memory; the next call must be `reset`."""
         self._state = self._obs = None
@@ -102,10 +125,16 @@ class HostSimulator:
         return values
 
 
+def _plain(state: SimState, obs: PyTree) -> tuple[SimState, PyTree]:
+    """Both, with the keys' words in the place of the keys."""
+    return dataclasses.replace(state, key=jax.random.key_data(state.key)), obs
+
+
 class _Compiled(NamedTuple):
     reset: Callable[..., Any]
     step: Callable[..., Any]
     reset_rows: Callable[..., Any]
+    branch: Callable[..., Any]
 
 
 @lru_cache(maxsize=32)
@@ -119,4 +148,7 @@ def _compiled(simulator: Simulator) -> _Compiled:
         fresh, fresh_obs = reset(params, words)
         return simulator.replace_rows(where, fresh, state), select_rows(where, fresh_obs, obs)
 
-    return _Compiled(jax.jit(reset), jax.jit(simulator.step), jax.jit(reset_rows))
+    def branch(state: SimState, obs: PyTree, rows: Array) -> tuple[SimState, PyTree]:
+        return simulator.branch(state, rows), jax.tree.map(lambda column: column[rows], obs)
+
+    return _Compiled(jax.jit(reset), jax.jit(simulator.step), jax.jit(reset_rows), jax.jit(branch))

@@ -25,6 +25,7 @@ from worldmodel.envs.check import (
 from worldmodel.envs.gymnasium import WHOLE_FRAME
 from worldmodel.envs.host import HostSimulator, HostStep
 from worldmodel.envs.rendering import frames
+from worldmodel.envs.snapshot import Snapshot, taken
 from worldmodel.spaces import map_columns
 from worldmodel.trajectory import suggest
 
@@ -141,6 +142,27 @@ class SimVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         terminated, truncated = step.terminated & ~ended, step.truncated & ~ended
         self._obs, self._ended = obs, terminated | truncated
         return _copy(obs), reward, terminated, truncated, infos
+
+    def snapshot(self) -> Snapshot:
+        """This moment of every environment, for `restore`, as `SimEnv.snapshot`."""
+        if self._obs is None:
+            raise gym.error.ResetNeeded("snapshot was called before reset")
+        return taken(self.world_model, self._host.leaves(), self._ended, self._generators, self._seeds)
+
+    def restore(self, snapshot: Snapshot) -> Any:
+        """Goes back to a snapshot of as many environments of this world model; returns their observations."""
+        snapshot.check(self.world_model, self.num_envs)
+        self._obs = self._host.restore(snapshot.leaves)
+        self._ended = snapshot.ended.copy()
+        self._generators, self._seeds = snapshot.new_generators(), list(snapshot.seeds)
+        return _copy(self._obs)
+
+    def start_from(self, host: HostSimulator) -> Any:
+        """Every environment continues the first episode of `host`, as `SimEnv.branch` says; returns observations."""
+        self._seed([None] * self.num_envs)
+        self._obs = self._host.branch(host)
+        self._ended = np.zeros(self.num_envs, np.bool_)
+        return _copy(self._obs)
 
     def render(self) -> tuple[Any, ...] | None:
         """One picture per environment, uint8 `[h, w, 3]`; None without a render mode."""

@@ -105,6 +105,21 @@ class StepDynamics:
             member=pick(fresh.member, state.member),
         )
 
+    def take_rows(self, state: StepState, rows: Array) -> StepState:
+        """The episodes of `rows` int `[N]`, which may repeat: what a branch continues."""
+        self._need_all("take_rows")
+
+        def take(leaf):
+            return leaf[rows]
+
+        return StepState(
+            cache=jax.tree.map(lambda leaf: leaf[:, rows], state.cache),
+            seen=take(state.seen),
+            observation=jax.tree.map(take, state.observation),
+            reward=take(state.reward),
+            member=take(state.member),
+        )
+
     def advance(
         self,
         params: Params,

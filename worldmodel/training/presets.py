@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from worldmodel.model.step import StepConfig
 from worldmodel.model.transformer import TrunkConfig
 from worldmodel.training.config import TrainingConfig
@@ -12,7 +14,7 @@ def _trunk(width: int, layers: int, window: int) -> TrunkConfig:
     return TrunkConfig(width, layers, heads, kv_heads=heads // 2, mlp=3 * width, window=window)
 
 
-def _heads(width: int) -> dict[str, int]:
+def _heads(width: int) -> dict[str, Any]:
     return {"chain_hidden": width, "head_hidden": 2 * width, "components": 4, "members": 1}
 
 
