@@ -26,11 +26,12 @@ from worldmodel.trajectory import Spec, Trajectory
 # Step sizes, directions and noise as in the paper's table 9; Hopper and Walker2d pay a bonus for every step survived.
 SEARCH = {
     "HalfCheetah-v5": ARSConfig(iterations=60, directions=32, top=4, step_size=0.02, noise=0.03),
-    "Hopper-v5": ARSConfig(iterations=250, directions=8, top=4, step_size=0.01, noise=0.025, survival_bonus=1.0),
+    "Hopper-v5": ARSConfig(iterations=800, directions=8, top=4, step_size=0.01, noise=0.025, survival_bonus=1.0),
     "Walker2d-v5": ARSConfig(iterations=120, directions=40, top=30, step_size=0.03, noise=0.025, survival_bonus=1.0),
 }
-UNIFORM = 0.05
-"""Share of uniform actions in the episodes of a checkpoint."""
+NOISE = {"": (0.0, 0.01), "-noisy": (0.05, 0.1)}
+"""Each checkpoint is recorded nearly as it is, and disturbed: share of uniform actions, and deviation around the others
+as a share of the range."""
 
 
 def main() -> None:
@@ -48,7 +49,7 @@ def main() -> None:
     env = gymnasium.make(options.env)
     policies = checkpoints(env, options.env, options.out.with_name(options.out.name + "-policies"), options.seed)
     spec = Spec.from_gymnasium(env)
-    provenance = {"made_by": "data/mujoco.py", "env_id": options.env, "seed": options.seed, "uniform": UNIFORM}
+    provenance = {"made_by": "data/mujoco.py", "env_id": options.env, "seed": options.seed, "noise": NOISE}
     provenance["policies"] = {name: policy.mean_return for name, policy in policies.items()}
     episodes = record(env, spec, policies, options.transitions, options.seed)
     corpus = write_corpus(options.out, spec, episodes, provenance=provenance)
@@ -78,13 +79,15 @@ def record(
 ) -> Iterator[Trajectory]:
     """Episodes of random play and of each policy, an equal share of transitions each (the last may run over)."""
     random = parse_behaviour("random")
-    share = transitions // (1 + len(policies))
-    for kind, name in enumerate(["random", *policies]):
+    noisy = {f"{name}{how}": (policy, *NOISE[how]) for name, policy in policies.items() for how in NOISE}
+    share = transitions // (1 + len(noisy))
+    for kind, name in enumerate(["random", *noisy]):
         steps = index = 0
         while steps < share:
             rng = np.random.default_rng([seed, kind, index])
-            if name in policies:
-                policy = NoisyLinearPolicy(policies[name], spec, UNIFORM, rng)
+            if name in noisy:
+                checkpoint, uniform, spread = noisy[name]
+                policy = NoisyLinearPolicy(checkpoint, spec, uniform, rng, spread=spread)
             else:
                 policy = random.begin(spec, Past(spec), rng)
             episode_seed = int(rng.integers(2**31))

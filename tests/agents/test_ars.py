@@ -75,7 +75,7 @@ def test_a_checkpoint_survives_a_file(tmp_path):
 @pytest.mark.parametrize("uniform", [0.0, 0.3])
 def test_recorded_actions_have_a_density_that_integrates_to_one(uniform):
     checkpoint = LinearCheckpoint(np.array([[0.9]]), np.zeros(1), np.ones(1), 0.0, 0)
-    policy = NoisyLinearPolicy(checkpoint, Spec.from_gymnasium(Follow()), uniform, np.random.default_rng(0))
+    policy = NoisyLinearPolicy(checkpoint, Spec.from_gymnasium(Follow()), uniform, np.random.default_rng(0), spread=0.1)
     actions = np.linspace(-1, 1, 2001, dtype=np.float32)[:, None]
     density = np.exp(policy.log_probs(np.full((2002, 1), 0.8), actions))
     assert integrate.trapezoid(density, actions[:, 0]) == pytest.approx(1.0, abs=1e-3)

@@ -98,13 +98,13 @@ class BoxArm:
         """Any action."""
         return self._executed(self.low + (self.high - self.low) * rng.random(self.width))
 
-    def draw_near(self, action: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Within a few tenths of the range of `action`."""
-        return self._draw(np.ravel(action), NEAR_SPREAD, rng)
+    def draw_near(self, action: np.ndarray, rng: np.random.Generator, spread: float = NEAR_SPREAD) -> np.ndarray:
+        """Around `action`, with a deviation of `spread` times the range."""
+        return self._draw(np.ravel(action), spread, rng)
 
-    def near_log_probs(self, before: np.ndarray, actions: np.ndarray) -> np.ndarray:
+    def near_log_probs(self, before: np.ndarray, actions: np.ndarray, spread: float = NEAR_SPREAD) -> np.ndarray:
         """float64 `[T]`: of `actions` drawn near `before`."""
-        return self._log_probs(before.reshape(len(before), -1), NEAR_SPREAD, actions)
+        return self._log_probs(before.reshape(len(before), -1), spread, actions)
 
     def draw_preferred(self, scores: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Around `low + (high - low) * sigmoid(scores)`, `scores` `[D]`."""

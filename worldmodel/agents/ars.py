@@ -163,25 +163,31 @@ def _episode(env: gymnasium.Env, policy: LinearCheckpoint) -> tuple[float, np.nd
 
 
 class NoisyLinearPolicy:
-    """A checkpoint for recording: a truncated normal around its action, uniform with probability `uniform`."""
+    """A checkpoint for recording: uniform with probability `uniform`, else a truncated normal around its action.
 
-    def __init__(self, checkpoint: LinearCheckpoint, spec: Spec, uniform: float, rng: np.random.Generator):
+    `spread` is the deviation of that normal as a share of the action's range.
+    """
+
+    def __init__(
+        self, checkpoint: LinearCheckpoint, spec: Spec, uniform: float, rng: np.random.Generator, *, spread: float
+    ):
         arm = arm_of(spec.action_space)
         if not isinstance(arm, BoxArm):
             raise ValueError("a linear checkpoint acts in a bounded Box")
         self.rule: LinearRule | None = None
         self._checkpoint, self._arm, self._uniform, self._rng = checkpoint, arm, uniform, rng
+        self._spread = spread
 
     def act(self, obs: np.ndarray) -> np.ndarray:
         """As `worldmodel.agents.behaviour.Policy.act`."""
         if self._rng.random() < self._uniform:
             return self._arm.draw_uniform(self._rng)
-        return self._arm.draw_near(self._clipped(np.ravel(obs)), self._rng)
+        return self._arm.draw_near(self._clipped(np.ravel(obs)), self._rng, self._spread)
 
     def log_probs(self, observations: np.ndarray, actions: np.ndarray) -> np.ndarray:
         """As `worldmodel.agents.behaviour.Policy.log_probs`."""
         acted_on = observations[: len(actions)].reshape(len(actions), -1)
-        near = self._arm.near_log_probs(self._clipped(acted_on), actions)
+        near = self._arm.near_log_probs(self._clipped(acted_on), actions, self._spread)
         return mixture_log_prob(self._uniform, self._arm.uniform_log_prob, near)
 
     def _clipped(self, obs: np.ndarray) -> np.ndarray:
