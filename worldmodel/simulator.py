@@ -107,6 +107,20 @@ class Simulator:
         dynamics, obs = self.dynamics.initial(params, keys[:, 0])
         return SimState(dynamics, keys[:, 1], jnp.zeros(key.shape[0], jnp.int32)), obs
 
+    def start_at(self, params: PyTree, key: Key[Array, " B"], obs: PyTree) -> tuple[SimState, PyTree]:
+        """As `reset`, but every row starts at a given observation, columns `[B, ...]`."""
+        keys = jax.vmap(jax.random.split)(key)
+        model: Any = self.dynamics
+        dynamics, obs = model.start_at(params, keys[:, 0], obs)
+        return SimState(dynamics, keys[:, 1], jnp.zeros(key.shape[0], jnp.int32)), obs
+
+    def observe(
+        self, params: PyTree, state: SimState, action: PyTree, obs: PyTree, reward: Array, terminated: Array
+    ) -> SimState:
+        """Every row after a transition that really happened; it counts as a step, and draws nothing."""
+        dynamics = self.dynamics.observe(params, state.dynamics, action, obs, reward, terminated)
+        return SimState(dynamics, state.key, state.steps + 1)
+
     def step(
         self, params: PyTree, state: SimState, action: PyTree, *, uncertainty: bool = False
     ) -> tuple[SimState, Step]:

@@ -253,7 +253,7 @@ def test_bad_arguments_are_refused(kwargs: dict, message: str):
 
 
 def test_options_that_would_be_ignored_are_refused():
-    with pytest.raises(ValueError, match="reset option 'low' is not known; the simulator has none"):
+    with pytest.raises(ValueError, match="reset option 'low' is not known; known are start, prefix"):
         wm.make(untrained_model()).reset(options={"low": -1.0})
 
 

@@ -14,8 +14,9 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec, parse_env_id
 
 from worldmodel.envs.rendering import STATE_OF
+from worldmodel.spaces import map_columns
 from worldmodel.training.checkpoint import WorldModel, load
-from worldmodel.trajectory import Spec, suggest
+from worldmodel.trajectory import Spec, Trajectory, suggest
 
 BOUND_SLACK = 1e-5
 """How far an action may lie outside its bounds, relative to its size or 1: the rounding of float32."""
@@ -69,6 +70,25 @@ def check_options(options: Mapping[str, Any] | None, allowed: Sequence[str]) -> 
         if name not in allowed:
             known = f"known are {', '.join(allowed)}" if allowed else "the simulator has none"
             raise ValueError(f"reset option {name!r} is not known; {known}{suggest(name, allowed)}")
+
+
+def check_start(options: Mapping[str, Any] | None, spec: Spec, limit: int | None) -> tuple[Any, Trajectory | None]:
+    """Of options `start` and `prefix`: the first observation, columns of one row (None: drawn), and the prefix."""
+    chosen = {name: value for name, value in (options or {}).items() if name in ("start", "prefix")}
+    if len(chosen) > 1:
+        raise ValueError("reset options 'start' and 'prefix' exclude each other")
+    for name, value in chosen.items():
+        if name == "prefix":
+            if not isinstance(value, Trajectory):
+                raise ValueError(f"reset option 'prefix' is of type {type(value).__name__}; a Trajectory is needed")
+            value.validate(spec, where="reset option 'prefix'")
+            if value.terminated or (limit is not None and len(value) >= limit):
+                raise ValueError(f"reset option 'prefix' ends the episode after {len(value)} steps; none is left")
+            return map_columns(lambda column: column[:1], value.observations), value
+        first = map_columns(lambda part: np.asarray(part)[None], value)
+        spec.check(first, "observation", where="reset option 'start'")
+        return first, None
+    return None, None
 
 
 def check_seeds(seed: Any, num_envs: int) -> list[int | None]:

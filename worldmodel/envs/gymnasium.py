@@ -13,6 +13,7 @@ from worldmodel.envs.check import (
     check_action,
     check_options,
     check_render_mode,
+    check_start,
     open_world_model,
     recorded_spec,
     step_limit,
@@ -72,10 +73,24 @@ class SimEnv(gym.Env[Any, Any]):
         self._spec = recorded_spec(value, self._limit, self.world_model)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Starts an episode; there are no options."""
-        check_options(options, ())
+        """Starts an episode: where one of the logs' did, or as one of the options says.
+
+        Args:
+          seed: of everything that follows; None: the generator goes on.
+          options: `start`, an observation to begin at; or `prefix`, a `Trajectory` that the episode continues: what it
+            holds counts as lived through, and its steps count towards the time limit.
+
+        Raises:
+          ValueError: an option is unknown, is not of the spaces, or leaves no step to take.
+        """
+        check_options(options, ("start", "prefix"))
+        first, prefix = check_start(options, self.world_model.spec, self._limit)
         super().reset(seed=seed)
-        self._obs, self._ended = self._host.reset([self.np_random]), False
+        generators = [self.np_random]
+        self._obs = self._host.reset(generators) if first is None else self._host.start(generators, first)
+        if prefix is not None:
+            self._obs = self._host.observe(prefix)
+        self._ended = False
         return self._of_space(self._obs), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:

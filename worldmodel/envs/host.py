@@ -15,6 +15,7 @@ from worldmodel._types import Array, PyTree
 from worldmodel.simulator import SimState, Simulator, select_rows
 from worldmodel.spaces import map_columns
 from worldmodel.training.checkpoint import WorldModel
+from worldmodel.trajectory import Trajectory
 
 LEAST_ROWS = 8
 """Smaller batches are padded to this. The order in which a matrix product sums depends on its number of rows, so that
@@ -68,6 +69,25 @@ class HostSimulator:
         self._obs = obs
         return self._to_host(obs)
 
+    def start(self, generators: Sequence[np.random.Generator], first: PyTree) -> PyTree:
+        """Starts an episode in every row at the observation `first`, columns of one row; returns obs as `reset`."""
+        words = self._key_words(generators, np.ones(self.rows, np.bool_))
+        first = map_columns(lambda column: column[0], map_columns(self._in_every_row, first))
+        self._state, self._obs = self._run.start_at(self._params, words, first)
+        return self._to_host(self._obs)
+
+    def observe(self, prefix: Trajectory) -> PyTree:
+        """Every row lives through `prefix`, from whose first observation it started; returns obs as `reset`."""
+        observations, actions = (map_columns(self._in_every_row, x) for x in (prefix.observations, prefix.actions))
+        observations = map_columns(jax.numpy.asarray, observations)
+        rewards = self._in_every_row(np.zeros(len(prefix), np.float32) if prefix.rewards is None else prefix.rewards)
+        going_on = np.zeros(self.rows + self._padding, np.bool_)
+        for t in range(len(prefix)):
+            self._obs = map_columns(lambda column, t=t: column[t + 1], observations)
+            action = map_columns(lambda column, t=t: column[t], actions)
+            self._state = self._run.observe(self._params, self._state, action, self._obs, rewards[t], going_on)
+        return self._to_host(self._obs)
+
     def step(self, action: PyTree) -> HostStep:
         """One step of every row with actions, columns `[B, ...]` of the space."""
         action = map_columns(lambda a: self._pad(a.astype(jax.dtypes.canonicalize_dtype(a.dtype))), action)
@@ -111,6 +131,12 @@ class HostSimulator:
             words[row] = generators[row].integers(0, 2**32, size=2, dtype=np.uint32)
         return words
 
+    def _in_every_row(self, column: Any) -> np.ndarray:
+        """`[T, ...]` as `[T, B, ...]`, in the dtype that the model computes in."""
+        values = np.asarray(column)
+        values = values.astype(jax.dtypes.canonicalize_dtype(values.dtype))[:, None]
+        return np.repeat(values, self.rows + self._padding, axis=1)
+
     def _pad(self, rows: np.ndarray) -> np.ndarray:
         return np.concatenate([rows, np.repeat(rows[:1], self._padding, axis=0)]) if self._padding else rows
 
@@ -135,6 +161,8 @@ class _Compiled(NamedTuple):
     step: Callable[..., Any]
     reset_rows: Callable[..., Any]
     branch: Callable[..., Any]
+    start_at: Callable[..., Any]
+    observe: Callable[..., Any]
 
 
 @lru_cache(maxsize=32)
@@ -144,6 +172,9 @@ def _compiled(simulator: Simulator) -> _Compiled:
     def reset(params: PyTree, words: Array) -> tuple[SimState, PyTree]:
         return simulator.reset(params, jax.random.wrap_key_data(words, impl="threefry2x32"))
 
+    def start_at(params: PyTree, words: Array, obs: PyTree) -> tuple[SimState, PyTree]:
+        return simulator.start_at(params, jax.random.wrap_key_data(words, impl="threefry2x32"), obs)
+
     def reset_rows(params: PyTree, where: Array, words: Array, state: SimState, obs: PyTree) -> tuple[SimState, PyTree]:
         fresh, fresh_obs = reset(params, words)
         return simulator.replace_rows(where, fresh, state), select_rows(where, fresh_obs, obs)
@@ -151,4 +182,5 @@ def _compiled(simulator: Simulator) -> _Compiled:
     def branch(state: SimState, obs: PyTree, rows: Array) -> tuple[SimState, PyTree]:
         return simulator.branch(state, rows), jax.tree.map(lambda column: column[rows], obs)
 
-    return _Compiled(jax.jit(reset), jax.jit(simulator.step), jax.jit(reset_rows), jax.jit(branch))
+    functions = reset, simulator.step, reset_rows, branch, start_at, simulator.observe
+    return _Compiled(*map(jax.jit, functions))
