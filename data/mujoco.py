@@ -26,7 +26,7 @@ from worldmodel.trajectory import Spec, Trajectory
 # Step sizes, directions and noise as in the paper's table 9; Hopper and Walker2d pay a bonus for every step survived.
 SEARCH = {
     "HalfCheetah-v5": ARSConfig(iterations=60, directions=32, top=4, step_size=0.02, noise=0.03),
-    "Hopper-v5": ARSConfig(iterations=800, directions=8, top=4, step_size=0.01, noise=0.025, survival_bonus=1.0),
+    "Hopper-v5": ARSConfig(iterations=250, directions=8, top=4, step_size=0.01, noise=0.025, survival_bonus=1.0),
     "Walker2d-v5": ARSConfig(iterations=120, directions=40, top=30, step_size=0.03, noise=0.025, survival_bonus=1.0),
 }
 NOISE = {"": (0.0, 0.01), "-noisy": (0.05, 0.1)}

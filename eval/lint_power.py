@@ -29,9 +29,9 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import scipy.stats
-from lint_cells import examined, summary
 
 from worldmodel.corpus.lint import planted
+from worldmodel.corpus.lint.power import examined, summary
 from worldmodel.spaces import column_list, map_columns
 from worldmodel.trajectory import Spec, Trajectory
 

@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from lint_cells import examined, summary
 
 from worldmodel.corpus.lint import planted
+from worldmodel.corpus.lint.power import examined, summary
 from worldmodel.sources import read
 from worldmodel.trajectory import Spec, Trajectory
 

@@ -51,6 +51,14 @@ def test_actions_fit_the_space_and_have_a_finite_log_prob(space, seen, name):
     assert np.isfinite(log_probs).all()
 
 
+@pytest.mark.parametrize("name", ["random", "sticky:0.8", "linear:0.1"])
+def test_an_episode_of_one_step_has_a_probability(name):
+    spec, rng = Spec(SEEN, BOX1), np.random.default_rng(0)
+    policy = parse_behaviour(name).begin(spec, Past(spec), rng)
+    seen = rng.normal(size=(2, *SEEN["shape"])).astype(np.float32)
+    assert np.isfinite(policy.log_probs(seen, np.array([policy.act(seen[0])]))).all()
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_probabilities_of_discrete_actions_sum_to_one(name):
     rng = np.random.default_rng(1)

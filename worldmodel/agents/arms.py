@@ -104,7 +104,7 @@ class BoxArm:
 
     def near_log_probs(self, before: np.ndarray, actions: np.ndarray, spread: float = NEAR_SPREAD) -> np.ndarray:
         """float64 `[T]`: of `actions` drawn near `before`."""
-        return self._log_probs(before.reshape(len(before), -1), spread, actions)
+        return self._log_probs(before.reshape(len(before), self.width), spread, actions)
 
     def draw_preferred(self, scores: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Around `low + (high - low) * sigmoid(scores)`, `scores` `[D]`."""
@@ -125,7 +125,7 @@ class BoxArm:
 
     def _log_probs(self, centre: np.ndarray, share: float, actions: np.ndarray) -> np.ndarray:
         spread = share * (self.high - self.low)
-        z = (np.asarray(actions, np.float64).reshape(len(actions), -1) - centre) / spread
+        z = (np.asarray(actions, np.float64).reshape(len(actions), self.width) - centre) / spread
         inside = special.ndtr((self.high - centre) / spread) - special.ndtr((self.low - centre) / spread)
         return (-0.5 * z**2 - 0.5 * math.log(2 * math.pi) - np.log(spread * inside)).sum(axis=1)
 

@@ -1,4 +1,4 @@
-"""What `lint_power.py` and `lint_power_text.py` count in each cell of their tables."""
+"""How well the lint finds a planted fault: what is counted over logs (`eval/lint_power.py`)."""
 
 from __future__ import annotations
 
