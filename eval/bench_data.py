@@ -149,7 +149,8 @@ def feed(corpus: Corpus, batches: int, train_steps: int) -> dict[str, Any]:
     from worldmodel.model.step import StepConfig, init_params
     from worldmodel.model.transformer import TrunkConfig
     from worldmodel.training import TrainingConfig
-    from worldmodel.training.step import TrainState, as_batch, make_optimizer, make_train_step
+    from worldmodel.training.program import program
+    from worldmodel.training.step import TrainState, as_batch
 
     iterator = pipeline(corpus)
     batch = next(iterator)
@@ -167,16 +168,9 @@ def feed(corpus: Corpus, batches: int, train_steps: int) -> dict[str, Any]:
     few = corpus.stored(keep=np.arange(corpus.episodes) < 20).columns().transitions()
     codec = fit_codec(SPEC, few.obs, few.next_obs, few.actions, few.rewards, few.terminated)
     params = init_params(config.model, codec, config.seed)
-    optimizer = make_optimizer(
-        learning_rate=config.learning_rate,
-        warmup=config.warmup,
-        steps=config.steps,
-        weight_decay=config.weight_decay,
-        clip=config.clip,
-    )
+    optimizer, train_step = program(config, codec)
     state = TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32))
     parameters = sum(leaf.size for leaf in jax.tree.leaves(params))
-    train_step = make_train_step(config.model, codec, optimizer)
     state, metrics = train_step(state, as_batch(batch))  # compiles
     jax.block_until_ready(metrics)
     start = time.perf_counter()

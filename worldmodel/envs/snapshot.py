@@ -16,7 +16,8 @@ import numpy as np
 
 from worldmodel.training.checkpoint import WorldModel, describe
 
-_HASHED_BYTES = 2**20
+_HASHED = 2**14
+"""Numbers of every array of weights that tell one model from another."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,5 +94,5 @@ def name_of(model: WorldModel) -> str:
     told = describe(model.spec, model.dynamics.codec, model.dynamics.config, {})
     digest.update(json.dumps([told, model.step], sort_keys=True).encode())
     for leaf in jax.tree.leaves(model.params["members"]):
-        digest.update(np.asarray(leaf).reshape(-1)[: _HASHED_BYTES // 64].tobytes())
+        digest.update(np.asarray(leaf).reshape(-1)[:_HASHED].tobytes())
     return digest.hexdigest()[:16]

@@ -25,8 +25,9 @@ from worldmodel.model.dynamics import StepDynamics
 from worldmodel.model.step import StepConfig, abstract_params
 from worldmodel.training.checkpoint import model_from_config
 from worldmodel.training.config import TrainingConfig
+from worldmodel.training.program import program
 from worldmodel.training.sharding import Layout
-from worldmodel.training.step import Batch, TrainState, make_optimizer, make_train_step
+from worldmodel.training.step import Batch, TrainState
 from worldmodel.trajectory import Spec, suggest
 
 
@@ -163,22 +164,7 @@ def answer(question: Mapping[str, Any]) -> dict[str, Any]:
     layout = Layout.of(question["mesh"]) if question["mesh"] else None
     if layout is not None:
         layout.check(config.batch_size, config.model.members, config.accumulate)
-    optimizer = make_optimizer(
-        learning_rate=config.learning_rate,
-        warmup=config.warmup,
-        steps=config.steps,
-        weight_decay=config.weight_decay,
-        clip=config.clip,
-    )
-    step: Any = make_train_step(
-        dynamics.config,
-        dynamics.codec,
-        optimizer,
-        accumulate=config.accumulate,
-        remat=config.remat,
-        bfloat16=config.precision == "bfloat16",
-        layout=layout,
-    )
+    optimizer, step = program(config, dynamics.codec, layout)
     state, batch = abstract_arguments(spec, dynamics, optimizer, config, layout)
     compiled = step.lower(state, batch).compile()
     memory = compiled.memory_analysis()

@@ -23,8 +23,9 @@ from worldmodel.training.held_out import HeldOut
 from worldmodel.training.loggers import Logger, check_loggers, open_loggers
 from worldmodel.training.plasticity import Plasticity
 from worldmodel.training.processes import leader_first, leads
+from worldmodel.training.program import program
 from worldmodel.training.sharding import Layout
-from worldmodel.training.step import Batch, TrainState, as_batch, make_optimizer, make_train_step
+from worldmodel.training.step import Batch, TrainState, as_batch
 from worldmodel.training.stopping import Interruption, SkippedSteps, Stopped
 from worldmodel.trajectory import Spec
 
@@ -100,23 +101,8 @@ class _Run:
         elif jax.process_count() > 1:
             raise ValueError(f"{jax.process_count()} processes need a mesh, as mesh='data=-1'")
         self._shard = (0, 1) if layout is None else layout.shard(config.batch_size)
-        optimizer = make_optimizer(
-            learning_rate=config.learning_rate,
-            warmup=config.warmup,
-            steps=config.steps,
-            weight_decay=config.weight_decay,
-            clip=config.clip,
-        )
         bfloat16 = config.precision == "bfloat16"
-        self._step = make_train_step(
-            dynamics.config,
-            dynamics.codec,
-            optimizer,
-            accumulate=config.accumulate,
-            remat=config.remat,
-            bfloat16=bfloat16,
-            layout=layout,
-        )
+        optimizer, self._step = program(config, dynamics.codec, layout)
         params = None if continuation is None else continuation.params()
         self._state = initial_state(dynamics, optimizer, config.seed, layout, params)
         self._batches = self._windows(episodes)

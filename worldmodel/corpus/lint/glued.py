@@ -76,8 +76,8 @@ def _passed_ends(rows: Rows, found: Table) -> tuple[np.ndarray, str]:
     if passed.sum() < max(_LEAST_PASSED, _PASSED_SHARE * ends[key_ends].sum()):
         return none, how
     # The jump is the transition itself, or the one after it where what it usually leads to was kept.
-    jumps = np.flatnonzero(passed)
-    jumps = np.minimum(np.where(found.odd[jumps], jumps, jumps + 1), len(rows) - 1)
-    events = none
-    events[jumps[rows.episode[jumps] == rows.episode[np.flatnonzero(passed)]]] = True
+    at = np.flatnonzero(passed)
+    jumps = np.minimum(np.where(found.odd[at], at, at + 1), len(rows) - 1)
+    events = np.zeros(len(rows), bool)
+    events[jumps[rows.episode[jumps] == rows.episode[at]]] = True
     return events, how
