@@ -145,10 +145,10 @@ def read(corpus: Corpus, plain_episodes: int) -> dict[str, Any]:
 
 def feed(corpus: Corpus, batches: int, train_steps: int) -> dict[str, Any]:
     """Batches a second of the pipeline from disk, and train steps a second of the small model on such a batch."""
-    from worldmodel.codec import fit_codec
     from worldmodel.model.step import StepConfig, init_params
     from worldmodel.model.transformer import TrunkConfig
     from worldmodel.training import TrainingConfig
+    from worldmodel.training.claim import codec_of
     from worldmodel.training.program import program
     from worldmodel.training.step import TrainState, as_batch
 
@@ -165,17 +165,16 @@ def feed(corpus: Corpus, batches: int, train_steps: int) -> dict[str, Any]:
 
     trunk = TrunkConfig(width=256, layers=4, heads=8, kv_heads=4, mlp=736, window=LENGTH)
     config = TrainingConfig(model=StepConfig(trunk=trunk, members=1), batch_size=BATCH, length=LENGTH)
-    few = corpus.stored(keep=np.arange(corpus.episodes) < 20).columns().transitions()
-    codec = fit_codec(SPEC, few.obs, few.next_obs, few.actions, few.rewards, few.terminated)
+    codec = codec_of(SPEC, corpus.stored(keep=np.arange(corpus.episodes) < 20).columns())
     params = init_params(config.model, codec, config.seed)
     optimizer, train_step = program(config, codec)
     state = TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32))
     parameters = sum(leaf.size for leaf in jax.tree.leaves(params))
-    state, metrics = train_step(state, as_batch(batch))  # compiles
+    state, metrics = train_step(state, as_batch(batch, codec))  # compiles
     jax.block_until_ready(metrics)
     start = time.perf_counter()
     for _ in range(train_steps):
-        state, metrics = train_step(state, as_batch(batch))
+        state, metrics = train_step(state, as_batch(batch, codec))
         jax.block_until_ready(metrics)
     consumed = train_steps / (time.perf_counter() - start)
     ratio = delivered / consumed

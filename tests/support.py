@@ -11,7 +11,6 @@ import numpy as np
 
 from worldmodel.agents.ppo import PPOConfig
 from worldmodel.agents.record import record
-from worldmodel.codec import fit_codec
 from worldmodel.corpus.columns import Columns
 from worldmodel.model.dynamics import StepDynamics
 from worldmodel.model.step import StepConfig, init_params
@@ -19,6 +18,7 @@ from worldmodel.model.transformer import TrunkConfig
 from worldmodel.quickstart import QuickstartConfig, quickstart
 from worldmodel.training import TrainingConfig
 from worldmodel.training.checkpoint import Checkpoints, WorldModel, describe, write_json, write_starts
+from worldmodel.training.claim import codec_of
 from worldmodel.training.step import TrainState, make_optimizer
 from worldmodel.trajectory import Spec
 
@@ -37,8 +37,7 @@ def untrained_model(env_id: str = "CartPole-v1", seed: int = 0) -> WorldModel:
     """A model of random weights whose codec and starts come from 20 random episodes of the real environment."""
     spec, episodes = record(env_id, behaviours=["random"], episodes=20, seed=seed, max_steps=100)
     columns = Columns.from_trajectories(episodes)
-    rows = columns.transitions()
-    codec = fit_codec(spec, rows.obs, rows.next_obs, rows.actions, rows.rewards, rows.terminated)
+    codec = codec_of(spec, columns)
     starts = jnp.asarray(columns.observations[columns.observation_starts])
     params = {"members": init_params(SMALL, codec, seed), "starts": starts}
     return WorldModel(spec, StepDynamics(SMALL, codec), params, Path("untrained"), 0)

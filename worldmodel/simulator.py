@@ -24,7 +24,10 @@ class Dynamics(Protocol):
     """What simulator, environments and probe see of a model. Pure, natively batched over `B` rows."""
 
     def initial(self, params: PyTree, key: Key[Array, " B"], context: Any = None) -> tuple[PyTree, PyTree]:
-        """Starts an episode in every row; returns `(state, obs)`, obs columns `[B, ...]`."""
+        """Starts an episode in every row, in an encoded context or one drawn; returns `(state, obs)`.
+
+        obs columns `[B, ...]`, context `[B, C]`.
+        """
         ...
 
     def advance(
@@ -101,17 +104,19 @@ class Simulator:
     dynamics: Dynamics
     max_episode_steps: int | None = None
 
-    def reset(self, params: PyTree, key: Key[Array, " B"]) -> tuple[SimState, Array]:
-        """Starts an episode in every row; a row depends on its own key alone."""
+    def reset(self, params: PyTree, key: Key[Array, " B"], context: Any = None) -> tuple[SimState, PyTree]:
+        """Starts an episode in every row, in a given context or one drawn; a row depends on its own key alone."""
         keys = jax.vmap(jax.random.split)(key)
-        dynamics, obs = self.dynamics.initial(params, keys[:, 0])
+        dynamics, obs = self.dynamics.initial(params, keys[:, 0], context)
         return SimState(dynamics, keys[:, 1], jnp.zeros(key.shape[0], jnp.int32)), obs
 
-    def start_at(self, params: PyTree, key: Key[Array, " B"], obs: PyTree) -> tuple[SimState, PyTree]:
+    def start_at(
+        self, params: PyTree, key: Key[Array, " B"], obs: PyTree, context: Any = None
+    ) -> tuple[SimState, PyTree]:
         """As `reset`, but every row starts at a given observation, columns `[B, ...]`."""
         keys = jax.vmap(jax.random.split)(key)
         model: Any = self.dynamics
-        dynamics, obs = model.start_at(params, keys[:, 0], obs)
+        dynamics, obs = model.start_at(params, keys[:, 0], obs, context=context)
         return SimState(dynamics, keys[:, 1], jnp.zeros(key.shape[0], jnp.int32)), obs
 
     def observe(

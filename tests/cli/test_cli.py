@@ -13,6 +13,7 @@ import pytest
 from tests.support import untrained_run
 from worldmodel.cli import VERBS, main
 from worldmodel.cli.train import defaults
+from worldmodel.training.checkpoint import load
 from worldmodel.training.presets import PRESETS
 
 ROOT = Path(__file__).parents[2]
@@ -58,6 +59,7 @@ def test_help_lists_the_verbs_within_a_second():
         (["data", "record", "Blackjack-v1", "--out", "{tmp}/c"], "space Tuple is not supported; supported are Box and"),
         (["data", "show", "{tmp}/nothing"], "nothing"),
         (["train", "{tmp}/nothing", "--out", "{tmp}/run"], "nothing"),
+        (["train", "--out", "{tmp}/run"], "no corpus is named"),
         (["probe", "{tmp}/nothing"], "run folder {tmp}/nothing does not exist"),
         (["quickstart", "--env", "CartPol-v1", "--out", "{tmp}/q"], "CartPole-v1"),
     ],
@@ -115,6 +117,24 @@ def test_a_preset_is_where_options_begin(tmp_path, capsys):
     assert "batch_size 7 cannot be dealt out equally to 2 members" in capsys.readouterr().err
     options = defaults(["x", "--preset", "1b"])
     assert options.config is PRESETS["1b"]
+
+
+def test_two_corpora_become_two_worlds_of_one_run(tmp_path, capsys):
+    for env_id, name in (("CartPole-v1", "pole"), ("Pendulum-v1", "pendulum"), ("CartPole-v1", "other")):
+        record = ("data", "record", env_id, "--policy", "random", "--episodes", "8", "--out", tmp_path / name)
+        run(*record, capsys=capsys)
+    pole, pendulum, folder = tmp_path / "pole", tmp_path / "pendulum", tmp_path / "run"
+    debug = ("--out", folder, "--preset", "debug", "--config.steps", "2", "--json")
+    for corpora, told in (
+        ((pole, pole), "two of the corpora's folders have one name"),
+        ((pole, tmp_path / "other"), "pole and other are of one environment"),
+        ((pole, pendulum, "--estimate"), "--estimate and --continue-from take one corpus"),
+    ):
+        _, err = run("train", *corpora, *debug, code=2, capsys=capsys)
+        assert told in one_line(err)
+    out, _ = run("train", pole, pendulum, *debug, capsys=capsys)
+    assert json.loads(out)["step"] == 2
+    assert load(folder / "worlds" / "pendulum").spec.env_id == "Pendulum-v1"
 
 
 def test_info_names_versions_and_devices(capsys):

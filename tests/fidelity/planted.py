@@ -12,11 +12,11 @@ import numpy as np
 from flax import struct
 
 from tests.support import SMALL
-from worldmodel.codec import fit_codec
 from worldmodel.corpus.columns import Columns
 from worldmodel.model.dynamics import StepDynamics
 from worldmodel.model.step import StepConfig
 from worldmodel.training.checkpoint import WorldModel
+from worldmodel.training.claim import codec_of
 from worldmodel.trajectory import Spec, Trajectory
 
 PUSH = np.array([0.1, 0.05, 0.0], np.float32)
@@ -78,7 +78,7 @@ class Planted(StepDynamics):
     def initial(self, params, key, context=None):
         return self.start_at(params, key, jnp.tile(params["starts"][:1], (key.shape[0], 1)))
 
-    def start_at(self, params, key, obs, last_reward=None):
+    def start_at(self, params, key, obs, last_reward=None, context=None):
         return PlantedState(obs, obs), obs
 
     def replace_rows(self, where, fresh, state):
@@ -115,8 +115,7 @@ def planted_world(
     ends: bool = True,
 ) -> WorldModel:
     """One member for each of `bias`, which is added to the first dimension."""
-    rows = columns.transitions()
-    codec = fit_codec(spec, rows.obs, rows.next_obs, rows.actions, rows.rewards, rows.terminated)
+    codec = codec_of(spec, columns)
     config: StepConfig = dataclasses.replace(SMALL, members=len(bias))
     members = {
         "bias": jnp.array([[b, 0.0, 0.0] for b in bias], jnp.float32),

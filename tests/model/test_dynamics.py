@@ -261,8 +261,8 @@ def test_disagreement_is_the_spread_of_the_members(world, default, state, action
 @in_one_world
 def test_refusals(world, default, action):
     grouped = StepDynamics(world.config, world.codec, grouped=True)
-    with pytest.raises(ValueError, match="trained without context; pass context=None"):
-        default.dynamics.initial(world.params, keys(0), context={"task": 1})
+    with pytest.raises(ValueError, match=r"context has shape \(7, 2\); \(7, 0\) is needed"):
+        default.dynamics.initial(world.params, keys(0, 7), context=np.zeros((7, 2)))
     with pytest.raises(ValueError, match="a batch that 2 members divide, not 7"):
         grouped.initial(world.params, keys(0, 7))
     state, _ = grouped.start_at(world.params, keys(0), world.obs[:, 0])

@@ -76,6 +76,7 @@ def case(env_id):
         (columns.terminated_rows[row] & mask).astype(np.float32),
         mask.astype(np.float32),
         np.full(WINDOWS, np.nan, np.float32),
+        np.zeros((WINDOWS, 0), np.float32),
     )
     starts = jnp.asarray(columns.observations[columns.observation_starts])
     return codec, jax.tree.map(jnp.asarray, batch), starts

@@ -1,5 +1,7 @@
 """Heads: probabilities that sum to one, samples that follow them, and no infinity far away."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +10,7 @@ from flax import nnx
 from scipy import special, stats
 
 from worldmodel.model.heads import (
+    SCALE_FLOOR,
     CategoricalHead,
     ChainHead,
     Perceptron,
@@ -44,7 +47,7 @@ def mixtures(rows):
 def mixture_cdf(parameters, value, bins=BINS):
     """The mixture's distribution function in float64, written apart from the library. Shapes [3K], [N]."""
     logits, means, raw = np.split(np.asarray(parameters, np.float64), 3)
-    scales = np.log1p(np.exp(raw)) + bins / 16
+    scales = np.log1p(np.exp(raw)) + bins * SCALE_FLOOR
     return special.expit((np.asarray(value)[:, None] - means) / scales) @ special.softmax(logits)
 
 
@@ -86,7 +89,7 @@ def test_mean_and_scale():
         error = float(5 * samples.std() / count**0.5)
         assert float(logistic_mixture_mean(parameters)) == pytest.approx(samples.mean(), abs=error)
         weights = special.softmax(np.asarray(parameters[:COMPONENTS]))
-        scales = np.log1p(np.exp(np.asarray(parameters[2 * COMPONENTS :]))) + BINS / 16
+        scales = np.log1p(np.exp(np.asarray(parameters[2 * COMPONENTS :]))) + BINS * SCALE_FLOOR
         assert float(logistic_mixture_scale(parameters, BINS)) == pytest.approx(weights @ scales, rel=1e-5)
 
 
@@ -99,7 +102,7 @@ NATS_AND_GRADIENTS = jax.jit(
 @pytest.mark.parametrize("raw", [-30.0, 0.0, 5.0])
 def test_outliers_are_finite_and_so_are_their_gradients(bins, raw):
     parameters = jnp.concatenate([jnp.zeros(2), jnp.float32([-1.0, 1.0]), jnp.full(2, raw)])
-    far = 1.0 + 1e4 * (np.log1p(np.exp(raw)) + bins / 16)
+    far = 1.0 + 1e4 * (np.log1p(np.exp(raw)) + bins)
     outliers = jnp.float32([0.0, far, -far, 1e4, -1e4])
     nats, (by_parameters, by_value) = NATS_AND_GRADIENTS(parameters, outliers, bins)
     for array in (nats, by_parameters, by_value):
@@ -107,6 +110,31 @@ def test_outliers_are_finite_and_so_are_their_gradients(bins, raw):
     assert (np.asarray(nats) <= 1e-6).all()
     assert float(nats[1]) < -1e3
     assert float(by_value[1]) < 0 < float(by_value[2])
+
+
+@pytest.mark.parametrize("bin_scale", [1.0, 0.01])
+def test_a_bin_of_a_bin_has_its_share(bin_scale):
+    parameters, value = mixtures(1)[0], jnp.float32([-2.0, 0.3, 4.0])
+    nats = jax.jit(partial(logistic_mixture_log_prob, bin_scale=bin_scale))(parameters, value, BINS)
+    half = bin_scale * BINS / 2
+    want = mixture_cdf(parameters, np.float64(value) + half) - mixture_cdf(parameters, np.float64(value) - half)
+    np.testing.assert_allclose(np.exp(nats), want, rtol=1e-3)
+
+
+def test_balance_keeps_the_value_and_multiplies_the_gradient_of_means_and_scales_by_the_scale():
+    parameters, value = mixtures(5), normal(14, 5)
+
+    def values(balanced):
+        def total(p):
+            return logistic_mixture_log_prob(p, value, BINS, balanced=balanced).sum()
+
+        return jax.jit(jax.value_and_grad(total))(parameters)
+
+    (plain, gradient), (balanced, weighted) = values(False), values(True)
+    assert plain == balanced
+    scale = np.asarray(logistic_mixture_scale(parameters, BINS))[:, None]
+    logits, rest = np.split(np.asarray(gradient), [COMPONENTS], axis=-1)
+    np.testing.assert_allclose(weighted, np.concatenate([logits, scale * rest], axis=-1), rtol=1e-5, atol=1e-7)
 
 
 CHAIN_BINS = np.float32([0.001, 0.02, 0.3, 0.004, 0.05])
@@ -123,7 +151,6 @@ class Compiled:
         chain = nnx.merge(self.graph, self.state)
         self.parameters = jax.jit(chain.parameters)
         self.log_prob = jax.jit(lambda h, y: chain.log_prob(h, y, CHAIN_BINS))
-        self.scale = jax.jit(lambda h, y: chain.scale(h, y, CHAIN_BINS))
         self.sample = jax.jit(lambda h, uniforms: chain.sample(h, uniforms, CHAIN_BINS))
         self.central = jax.jit(chain.central)
 
@@ -163,7 +190,7 @@ def test_chain_conditional_distribution_functions_of_samples_are_uniform(chain):
     y = chain.sample(h, uniform(9, count, DIMS, 2))
     parameters = np.asarray(chain.parameters(h, y), np.float64)
     logits, means, raw = np.split(parameters, 3, axis=-1)
-    scales = np.log1p(np.exp(raw)) + CHAIN_BINS[:, None] / 16
+    scales = np.log1p(np.exp(raw)) + CHAIN_BINS[:, None] * SCALE_FLOOR
     inside = special.expit((np.asarray(y)[..., None] - means) / scales)
     places = np.sum(special.softmax(logits, axis=-1) * inside, axis=-1)
     for d in range(DIMS):
@@ -182,7 +209,6 @@ def test_chain_takes_any_leading_axes(chain):
     h, y = normal(11, 2, 3, WIDTH), jnp.ones((2, 3, DIMS))
     flat = chain.log_prob(h.reshape(6, WIDTH), y.reshape(6, DIMS))
     np.testing.assert_allclose(chain.log_prob(h, y).reshape(6, DIMS), flat, rtol=1e-5)
-    assert chain.scale(h, y).shape == (2, 3, DIMS)
 
 
 def test_chain_outliers_are_finite_and_so_are_their_gradients(chain):

@@ -67,8 +67,9 @@ def logs(seed, rows=ROWS):
         "coins": np.repeat(rng.integers(0, 2, size=(*shape, 1)), 3, axis=-1).astype(np.int8),
         "above": (ring[..., 1] > 0).astype(np.int64),
     }
-    ones, beginning = np.ones((rows, LENGTH), np.float32), np.full(rows, np.nan, np.float32)
-    return Batch(obs, action, (board[:, 1:, 0, 0] == 7).astype(np.float32), 0 * ones, ones, beginning)
+    ones, unpaid = np.ones((rows, LENGTH), np.float32), np.full(rows, np.nan, np.float32)
+    paid = (board[:, 1:, 0, 0] == 7).astype(np.float32)
+    return Batch(obs, action, paid, 0 * ones, ones, unpaid, np.zeros((rows, 0), np.float32))
 
 
 def at(columns, where):

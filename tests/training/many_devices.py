@@ -13,12 +13,11 @@ import jax
 import numpy as np
 
 from tests.support import tiny_columns
-from worldmodel.codec import fit_codec
 from worldmodel.corpus import window_batches
-from worldmodel.model.dynamics import StepDynamics
-from worldmodel.model.step import StepConfig
+from worldmodel.model.step import StepConfig, init_params
 from worldmodel.model.transformer import TrunkConfig
 from worldmodel.training import TrainingConfig, train
+from worldmodel.training.claim import codec_of
 from worldmodel.training.loop import initial_state
 from worldmodel.training.sharding import Layout
 from worldmodel.training.step import as_batch, make_optimizer, make_train_step
@@ -56,18 +55,17 @@ def finished(process: subprocess.Popen, timeout: float = 900) -> str:
 def losses(*meshes: str) -> None:
     """Prints the loss of 50 steps on every mesh, as JSON."""
     spec, columns = tiny_columns("Pendulum-v1", episodes=4, seed=3)
-    t = columns.transitions()
-    codec = fit_codec(spec, t.obs, t.next_obs, t.actions, t.rewards, t.terminated)
+    codec = codec_of(spec, columns)
     optimizer = make_optimizer(learning_rate=2e-3, warmup=3, steps=50, weight_decay=1e-4, clip=1.0)
     curves = {}
     for mesh in meshes:
         layout = Layout.of(mesh) if mesh else None
         step = make_train_step(DEBUG, codec, optimizer, layout=layout)
-        state = initial_state(StepDynamics(DEBUG, codec), optimizer, 0, layout)
+        state = initial_state(init_params(DEBUG, codec, 0), optimizer, layout)
         batches = window_batches(columns, length=7, batch_size=32, seed=0)
         curves[mesh] = []
         for _ in range(50):
-            batch = as_batch(next(batches))
+            batch = as_batch(next(batches), codec)
             state, metrics = step(state, batch if layout is None else layout.put_batch(batch))
             curves[mesh].append(float(metrics["loss"]))
         assert step._cache_size() == 1, f"{mesh}: compiled {step._cache_size()} times"

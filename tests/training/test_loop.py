@@ -225,7 +225,7 @@ def test_held_out_likelihood_is_the_training_metrics_likelihood_of_the_same_wind
     _, columns = logs
     dynamics, members = load(finished).dynamics, load(finished).params["members"]
     source = loop.window_batches(columns, length=CONFIG.length, batch_size=CONFIG.batch_size, seed=5)
-    batches = [as_batch(next(source)) for _ in range(2)]
+    batches = [as_batch(next(source), dynamics.codec) for _ in range(2)]
     optimizer = make_optimizer(
         learning_rate=CONFIG.learning_rate, warmup=CONFIG.warmup, steps=CONFIG.steps, weight_decay=1e-4, clip=1.0
     )
@@ -235,7 +235,7 @@ def test_held_out_likelihood_is_the_training_metrics_likelihood_of_the_same_wind
         copy = jax.tree.map(jnp.copy, members)
         _, values = step(TrainState(copy, jax.jit(optimizer.init)(copy), jnp.zeros((), jnp.int32)), batch)
         expected.append(float(values["nll"]))
-    found = HeldOut(dynamics, batches).measure(members)
+    found = HeldOut(dynamics.config, dynamics.codec, batches).measure(members)
     assert found["held_out_nll"] == pytest.approx(np.mean(expected), rel=1e-5)
     parts = sum(found[f"held_out_{name}"] for name in ("observation", "reward", "terminated"))
     assert found["held_out_nll"] == pytest.approx(parts, rel=1e-6)

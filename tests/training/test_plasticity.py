@@ -64,7 +64,7 @@ def measured():
     model = untrained_model("CartPole-v1")
     dynamics = dataclasses.replace(model.dynamics, config=DEBUG)
     _, columns = tiny_columns("CartPole-v1", episodes=4, seed=0)
-    return dynamics, as_batch(next(window_batches(columns, length=7, batch_size=6, seed=0)))
+    return dynamics, as_batch(next(window_batches(columns, length=7, batch_size=6, seed=0)), dynamics.codec)
 
 
 def test_dead_hidden_units_are_seen(measured):

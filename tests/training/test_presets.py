@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from tests.support import tiny_columns
-from worldmodel.codec import fit_codec
 from worldmodel.model.step import abstract_params
+from worldmodel.training.claim import codec_of
 from worldmodel.training.presets import PRESETS
 
 
@@ -24,8 +24,7 @@ from worldmodel.training.presets import PRESETS
 )
 def test_sizes(name, least, most):
     spec, columns = tiny_columns("CartPole-v1", episodes=12, seed=3)
-    t = columns.transitions()
-    codec = fit_codec(spec, t.obs, t.next_obs, t.actions, t.rewards, t.terminated)
+    codec = codec_of(spec, columns)
     leaves = jax.tree.leaves(abstract_params(PRESETS[name].model, codec))
     assert least < sum(int(np.prod(leaf.shape)) for leaf in leaves) < most
 

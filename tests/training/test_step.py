@@ -90,8 +90,13 @@ def counter_logs(seed, episodes=COUNTER_BATCH):
     landed = count[:, 1:]
     ended = (landed == ENDS).astype(np.float32)
     over = np.cumsum(ended, axis=1) - ended
-    real, beginning = (over == 0).astype(np.float32), np.full(episodes, np.nan, np.float32)
-    return Batch(count.astype(np.int32), action, (landed == PAYS).astype(np.float32), ended, real, beginning)
+    paid, real = (landed == PAYS).astype(np.float32), (over == 0).astype(np.float32)
+    return Batch(count.astype(np.int32), action, paid, ended, real, *unknown(episodes))
+
+
+def unknown(windows):
+    """Of windows that begin their episodes, without a context: what was paid before, and the context."""
+    return np.full(windows, np.nan, np.float32), np.zeros((windows, 0), np.float32)
 
 
 SHIFTS = {
@@ -174,9 +179,8 @@ def walk(seed, windows=14, length=5, *, ends=0.1):
     mask = np.arange(length) < rng.integers(2, length + 1, size=(windows, 1))
     reward = obs[:, 1:, 0] + 0.1 * rng.normal(size=(windows, length))
     terminated = (rng.random(size=(windows, length)) < ends) & mask
-    beginning = np.full(windows, np.nan, np.float32)
     columns = (reward, terminated, mask)
-    return Batch(obs, action, *(column.astype(np.float32) for column in columns), beginning)
+    return Batch(obs, action, *(column.astype(np.float32) for column in columns), *unknown(windows))
 
 
 @cache
@@ -330,8 +334,8 @@ def test_logs_without_terminals_hardly_end():
 
 def test_window_of_the_pipeline_as_a_batch():
     raw = walk(11)._asdict()
-    raw["terminated"] = raw["terminated"] > 0
-    batch = as_batch(raw)
+    raw["terminated"], raw["context"] = raw["terminated"] > 0, np.full(len(raw["mask"]), None)
+    batch = as_batch(raw, walk_learner()[0])
     assert {column.dtype for column in batch} == {np.dtype(np.float32)}
     np.testing.assert_array_equal(batch.terminated, walk(11).terminated)
     np.testing.assert_array_equal(batch.last_reward, walk(11).last_reward)

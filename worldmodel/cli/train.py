@@ -17,13 +17,16 @@ from worldmodel.trajectory import suggest
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Trains a world model on a corpus; the same command resumes.
+    """Trains a world model on a corpus, or one on the corpora of several environments; the same command resumes.
 
     Example: worldmodel train corpora/cartpole --out runs/cartpole --preset small --config.steps 2000
+
+    Several environments share a trunk; each is then loaded, probed and played as RUN/worlds/NAME, by the name of its
+    corpus's folder.
     """
 
-    corpus: tyro.conf.Positional[str]
-    """Folder of a corpus (see `worldmodel data record`)."""
+    corpus: tyro.conf.Positional[tuple[str, ...]]
+    """Folder of a corpus (see `worldmodel data record`), or of several."""
     out: pathlib.Path | None = None
     """Run folder."""
     preset: str = "default"
@@ -68,7 +71,7 @@ def defaults(words: Sequence[str]) -> Options:
         name = following if word == "--preset" else word.removeprefix("--preset=") if "--preset=" in word else name
     if name not in PRESETS:
         raise ValueError(f"there is no preset {name!r}{suggest(name, PRESETS)}; presets are {', '.join(PRESETS)}")
-    options = Options(corpus="", preset=name, config=PRESETS[name])
+    options = Options(corpus=(), preset=name, config=PRESETS[name])
     object.__setattr__(options, "corpus", tyro.MISSING)  # no text, but tyro's mark of what must be given
     return options
 
@@ -83,22 +86,26 @@ def run(options: Options) -> dict[str, Any]:
         raise ValueError(f"{options.processes} processes need --coordinator HOST:PORT")
     from worldmodel.corpus import open_corpus
 
-    corpus = open_corpus(options.corpus)
+    if not options.corpus:
+        raise ValueError("no corpus is named; worldmodel train CORPUS --out RUN")
+    corpora = {pathlib.Path(folder).resolve().name: open_corpus(folder) for folder in options.corpus}
+    if len(corpora) < len(options.corpus):
+        raise ValueError("two of the corpora's folders have one name; it names the world in the run folder")
     config = dataclasses.replace(options.config, seed=options.seed)
+    if len(corpora) > 1 and (options.estimate or options.continue_from is not None):
+        raise ValueError("--estimate and --continue-from take one corpus")
     if options.estimate:
-        return _estimate(options, corpus, config)
+        return _estimate(options, next(iter(corpora.values())), config)
     if options.out is None:
         raise ValueError("--out is missing: the folder of the run")
-    return _train(options, options.out, corpus, config)
+    return _train(options, options.out, corpora, config)
 
 
-def _train(options: Options, out: pathlib.Path, corpus: Any, config: TrainingConfig) -> dict[str, Any]:
+def _train(options: Options, out: pathlib.Path, corpora: dict[str, Any], config: TrainingConfig) -> dict[str, Any]:
     from worldmodel.cli.progress import TrainingBar
-    from worldmodel.training import train
     from worldmodel.training.stopping import Stopped
 
     last: dict[str, Any] = {}
-    held_out = corpus.held("held_out") if corpus.split("held_out").any() else None
     stopped = False
     with TrainingBar(config.steps) as bar:
 
@@ -107,17 +114,7 @@ def _train(options: Options, out: pathlib.Path, corpus: Any, config: TrainingCon
             last.update(step=step, **metrics)
 
         try:
-            world = train(
-                corpus.held("train"),
-                corpus.spec,
-                out,
-                config,
-                held_out=held_out,
-                continuation=_continuation(options),
-                loggers=options.loggers,
-                report=report,
-            )
-            step = world.step
+            step = _trained(options, out, corpora, config, report)
         except Stopped as stop:
             step, stopped = stop.step, True
     finite = {name: value if math.isfinite(value) else None for name, value in last.items()}
@@ -129,6 +126,38 @@ def _train(options: Options, out: pathlib.Path, corpus: Any, config: TrainingCon
     else:
         print(f"trained to step {step}: {out}")
     return result
+
+
+def _trained(options: Options, out: pathlib.Path, corpora: dict[str, Any], config: TrainingConfig, report: Any) -> int:
+    """The step that training came to."""
+    from worldmodel.training.loop import train, train_together
+
+    held_out = {name: corpus.held("held_out") for name, corpus in corpora.items() if corpus.split("held_out").any()}
+    told: dict[str, Any] = {"loggers": options.loggers, "report": report}
+    if len(corpora) > 1:
+        _check_different(corpora)
+        worlds = {name: (corpus.held("train"), corpus.spec) for name, corpus in corpora.items()}
+        everywhere = held_out if len(held_out) == len(corpora) else None
+        models = train_together(worlds, out, config, held_out=everywhere, **told)
+        return next(iter(models.values())).step
+    ((name, corpus),) = corpora.items()
+    again = _continuation(options)
+    world = train(
+        corpus.held("train"), corpus.spec, out, config, held_out=held_out.get(name), continuation=again, **told
+    )
+    return world.step
+
+
+def _check_different(corpora: dict[str, Any]) -> None:
+    """`ValueError` where two are of one environment: they are one corpus."""
+    known: dict[str, str] = {}
+    for name, corpus in corpora.items():
+        spec = json.dumps(corpus.spec.to_json(), sort_keys=True)
+        if spec in known:
+            raise ValueError(
+                f"{known[spec]} and {name} are of one environment; data convert --append makes one of both"
+            )
+        known[spec] = name
 
 
 def _continuation(options: Options) -> Any:
@@ -144,13 +173,11 @@ def _continuation(options: Options) -> Any:
 
 
 def _estimate(options: Options, corpus: Any, config: TrainingConfig) -> dict[str, Any]:
-    from worldmodel.codec import fit_codec
     from worldmodel.training.checkpoint import describe
-    from worldmodel.training.claim import FITTED
+    from worldmodel.training.claim import FITTED, codec_of
     from worldmodel.training.estimate import estimate
 
-    t = corpus.held("train").sample(FITTED).transitions()
-    codec = fit_codec(corpus.spec, t.obs, t.next_obs, t.actions, t.rewards, t.terminated)
+    codec = codec_of(corpus.spec, corpus.held("train").sample(FITTED))
     result = estimate(
         describe(corpus.spec, codec, config.model, {}),
         config,

@@ -5,6 +5,7 @@ axes.
 """
 
 from worldmodel.codec.box import BIN_FRACTION, QUANTILES, BoxCodec
+from worldmodel.codec.context import ContextCodec
 from worldmodel.codec.discrete import DiscreteCodec, GridCodec, MultiDiscreteCodec
 from worldmodel.codec.reward import RewardCodec
 from worldmodel.codec.shapes import column_shapes
@@ -15,6 +16,7 @@ __all__ = [
     "BIN_FRACTION",
     "QUANTILES",
     "BoxCodec",
+    "ContextCodec",
     "DiscreteCodec",
     "GridCodec",
     "MultiDiscreteCodec",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from worldmodel.codec.box import BoxCodec
+from worldmodel.codec.context import ContextCodec, ContextField
 from worldmodel.codec.discrete import DiscreteCodec, GridCodec, MultiDiscreteCodec
 from worldmodel.codec.reward import RewardCodec
 from worldmodel.codec.tree import Leaf, TreeCodec
@@ -34,6 +35,7 @@ class StepCodec:
     action: SpaceCodec
     reward: RewardCodec
     end_rate: float
+    context: ContextCodec = ContextCodec()
 
     @property
     def uniforms(self) -> int:
@@ -46,13 +48,18 @@ class StepCodec:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> StepCodec:
-        """The inverse of `to_json`, also of earlier releases, whose rewards have no atoms."""
+        """The inverse of `to_json`, also of earlier releases, whose rewards have no atoms and episodes no context."""
         return cls(
             observation=_space_codec_from_json(data["observation"]),
             action=_space_codec_from_json(data["action"]),
             reward=RewardCodec(**_frozen(data["reward"])),
             end_rate=data["end_rate"],
+            context=_context_codec_from_json(data.get("context", {"fields": (), "ignored": ()})),
         )
+
+
+def _context_codec_from_json(data: Mapping[str, Any]) -> ContextCodec:
+    return ContextCodec(tuple(ContextField(**field) for field in data["fields"]), tuple(data["ignored"]))
 
 
 def _space_codec_from_json(data: Mapping[str, Any]) -> SpaceCodec:
@@ -111,7 +118,13 @@ def check_spec(spec: Spec) -> None:
 
 
 def fit_codec(
-    spec: Spec, observations: Any, next_observations: Any, actions: Any, rewards: np.ndarray, terminated: np.ndarray
+    spec: Spec,
+    observations: Any,
+    next_observations: Any,
+    actions: Any,
+    rewards: np.ndarray,
+    terminated: np.ndarray,
+    contexts: Sequence[Any] = (),
 ) -> StepCodec:
     """Statistics of `N` logged transitions.
 
@@ -122,9 +135,10 @@ def fit_codec(
       actions: columns `[N, ...]`.
       rewards: float `[N]`.
       terminated: bool `[N]`.
+      contexts: of the episodes, `[E]`, plain JSON.
 
     Raises:
-      ValueError: a space is too large to be modelled.
+      ValueError: a space is too large to be modelled, or a context cannot be read.
     """
     check_spec(spec)
     return StepCodec(
@@ -135,6 +149,7 @@ def fit_codec(
         reward=RewardCodec.fit(rewards),
         # Jeffreys' prior: logs without a single end still say how rare an end can be at most.
         end_rate=float((np.sum(terminated) + 0.5) / (len(terminated) + 1.0)),
+        context=ContextCodec.fit(contexts),
     )
 
 

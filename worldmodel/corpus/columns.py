@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import json
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -52,6 +53,7 @@ class Columns:
       ids: `E` episode ids.
       policies: `E` names of behaviour policies; None where unknown.
       has_rewards: every episode's log has rewards.
+      contexts: what holds for each whole episode, plain JSON; None where nothing does.
     """
 
     observations: Any
@@ -63,6 +65,7 @@ class Columns:
     ids: tuple[str, ...]
     policies: tuple[str | None, ...]
     has_rewards: bool
+    contexts: tuple[Any, ...]
 
     @classmethod
     def from_trajectories(cls, trajectories: Iterable[Trajectory]) -> Columns:
@@ -86,6 +89,7 @@ class Columns:
             ids=tuple(str(e.info.get("id", f"episode-{i:05d}")) for i, e in enumerate(episodes)),
             policies=tuple(None if name is None else str(name) for name in names),
             has_rewards=all(e.rewards is not None for e in episodes),
+            contexts=tuple(e.context for e in episodes),
         )
 
     @property
@@ -150,6 +154,7 @@ class Columns:
             rewards=self.rewards[start : start + length] if self.has_rewards else None,
             terminated=bool(self.terminated[index]),
             truncated=bool(self.truncated[index]),
+            context=self.contexts[index],
             info=info,
         )
 
@@ -170,13 +175,15 @@ class Columns:
 
     @property
     def digest(self) -> str:
-        """16 hexadecimal digits of a hash over every array."""
+        """16 hexadecimal digits of a hash over every array and context."""
         digest = hashlib.sha256()
         parts = (self.observations, self.actions, self.rewards, self.lengths, self.terminated)
         for array in (column for part in parts for column in column_list(part)):
             pieces = array.encoded if isinstance(array, EncodedImages) else [np.ascontiguousarray(array).tobytes()]
             for piece in pieces:
                 digest.update(piece)
+        if any(context is not None for context in self.contexts):
+            digest.update(json.dumps(self.contexts, sort_keys=True).encode())
         return digest.hexdigest()[:16]
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from worldmodel.corpus.columns import Columns, Episodes
 from worldmodel.corpus.epochs import Cuts, Epoch, Stream, stateless_hash
-from worldmodel.corpus.windows import ENDLESS, batch_iterator, check_sizes, rows_of
+from worldmodel.corpus.windows import ENDLESS, batch_iterator, check_sizes, contexts_of, rows_of
 
 _ROWS = 3
 _PACKED_AT_ONCE = 4096
@@ -36,6 +36,7 @@ def packed_batches(
       terminated: bool `[B, L]`; false where padded.
       mask: float32 `[B, L]`, one where the transition is real.
       last_reward: float32 `[B, L]`, what the step before paid; NaN at an episode's first step and where padded.
+      context: an object array `[B, L]`, what holds for the step's episode, plain JSON or None.
       segment: int32 `[B, L]`, which piece of the row, from 1; 0 where padded. No step may attend to another segment.
       position: int32 `[B, L]`, steps since the segment began; 0 where padded.
     """
@@ -109,6 +110,7 @@ class PackedSource:
             "terminated": columns.terminated_rows[taken] & mask,
             "mask": mask.astype(np.float32),
             "last_reward": np.where(known, columns.rewards[np.maximum(taken - 1, 0)], np.float32(np.nan)),
+            "context": contexts_of(columns, np.searchsorted(columns.starts, taken, side="right") - 1),
             "segment": segment,
             "position": self._filled(zeros, place, within),
         }

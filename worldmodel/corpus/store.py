@@ -178,6 +178,7 @@ def _cut(whole: Trajectory, begin: int, end: int) -> Trajectory:
         rewards=None if whole.rewards is None else whole.rewards[begin:end],
         terminated=whole.terminated and last,
         truncated=whole.truncated and last,
+        context=whole.context,
     )
 
 

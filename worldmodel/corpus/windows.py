@@ -34,6 +34,7 @@ def window_batches(
       terminated: bool `[B, L]`, transition `t` reached a terminal state; false where padded.
       mask: float32 `[B, L]`, one where the transition is real.
       last_reward: float32 `[B]`, what the step before the window paid; NaN where the window begins its episode.
+      context: an object array `[B]`, what holds for the window's episode, plain JSON or None.
 
     Args:
       episodes: `Columns`, or a corpus on disk (`Corpus.stored`).
@@ -104,6 +105,7 @@ class WindowSource:
             "terminated": columns.terminated_rows[row] & mask,
             "mask": mask.astype(np.float32),
             "last_reward": np.where(offset > 0, columns.rewards[np.maximum(row[:, 0] - 1, 0)], np.float32(np.nan)),
+            "context": contexts_of(columns, episode),
         }
 
 
@@ -112,6 +114,13 @@ def check_sizes(length: int, batch_size: int) -> None:
     for name, value in (("length", length), ("batch_size", batch_size)):
         if value < 1:
             raise ValueError(f"{name} of windows is {value}; at least 1 is needed")
+
+
+def contexts_of(columns: Columns, episode: np.ndarray) -> np.ndarray:
+    """The contexts of these episodes, an object array of their shape."""
+    contexts = np.empty(len(columns.contexts), np.object_)
+    contexts[:] = columns.contexts
+    return contexts[episode]
 
 
 def rows_of(values: Any, rows: np.ndarray) -> Any:

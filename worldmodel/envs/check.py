@@ -6,7 +6,7 @@ import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -14,7 +14,7 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec, parse_env_id
 
 from worldmodel.envs.rendering import STATE_OF
-from worldmodel.spaces import map_columns
+from worldmodel.spaces import map_columns, steps_of
 from worldmodel.training.checkpoint import WorldModel, load
 from worldmodel.trajectory import Spec, Trajectory, suggest
 
@@ -72,23 +72,65 @@ def check_options(options: Mapping[str, Any] | None, allowed: Sequence[str]) -> 
             raise ValueError(f"reset option {name!r} is not known; {known}{suggest(name, allowed)}")
 
 
-def check_start(options: Mapping[str, Any] | None, spec: Spec, limit: int | None) -> tuple[Any, Trajectory | None]:
-    """Of options `start` and `prefix`: the first observation, columns of one row (None: drawn), and the prefix."""
-    chosen = {name: value for name, value in (options or {}).items() if name in ("start", "prefix")}
-    if len(chosen) > 1:
-        raise ValueError("reset options 'start' and 'prefix' exclude each other")
-    for name, value in chosen.items():
-        if name == "prefix":
-            if not isinstance(value, Trajectory):
-                raise ValueError(f"reset option 'prefix' is of type {type(value).__name__}; a Trajectory is needed")
-            value.validate(spec, where="reset option 'prefix'")
-            if value.terminated or (limit is not None and len(value) >= limit):
-                raise ValueError(f"reset option 'prefix' ends the episode after {len(value)} steps; none is left")
-            return map_columns(lambda column: column[:1], value.observations), value
-        first = map_columns(lambda part: np.asarray(part)[None], value)
-        spec.check(first, "observation", where="reset option 'start'")
-        return first, None
-    return None, None
+STARTS = ("start", "prefix", "context")
+"""Reset options that `check_start` reads."""
+
+
+class Start(NamedTuple):
+    """How `B` episodes are to begin; None: drawn.
+
+    first: observations, columns `[B, ...]`; context: encoded, float32 `[B, C]`; prefix: what every one lives through.
+    """
+
+    first: Any
+    context: np.ndarray | None
+    prefix: Trajectory | None
+
+
+def check_start(
+    options: Mapping[str, Any] | None, model: WorldModel, limit: int | None, num_envs: int | None = None
+) -> Start:
+    """What the options of `STARTS` ask for: of `num_envs` environments, or, where it is None, of a single one.
+
+    Raises:
+      ValueError: an option is not of the spaces, unknown to the model, or leaves no step to take.
+    """
+    options = options or {}
+    rows = num_envs or 1
+    first, prefix, given = None, options.get("prefix"), "context" in options
+    contexts = options.get("context")
+    if prefix is not None:
+        _check_prefix(prefix, options, model.spec, limit)
+        first = map_columns(lambda column: np.repeat(np.asarray(column[:1]), rows, axis=0), prefix.observations)
+        given, contexts = True, prefix.context
+    elif "start" in options:
+        first = options["start"]
+        if num_envs is None:
+            first = map_columns(lambda part: np.asarray(part)[None], first)
+        model.spec.check(first, "observation", where="reset option 'start'")
+        if steps_of(first) != rows:
+            raise ValueError(f"reset option 'start' has {steps_of(first)} rows; one for each of {rows} is needed")
+    if not given:
+        return Start(first, None, prefix)
+    if not isinstance(contexts, list) or num_envs is None:
+        contexts = [contexts] * rows
+    if len(contexts) != rows:
+        raise ValueError(f"reset option 'context' has {len(contexts)} items; one for each of {rows} is needed")
+    codec = model.dynamics.codec.context
+    for context in contexts:
+        codec.check(context)
+    return Start(first, codec.encode(contexts), prefix)
+
+
+def _check_prefix(prefix: Any, options: Mapping[str, Any], spec: Spec, limit: int | None) -> None:
+    for other in ("start", "context"):
+        if other in options:
+            raise ValueError(f"reset options '{other}' and 'prefix' exclude each other")
+    if not isinstance(prefix, Trajectory):
+        raise ValueError(f"reset option 'prefix' is of type {type(prefix).__name__}; a Trajectory is needed")
+    prefix.validate(spec, where="reset option 'prefix'")
+    if prefix.terminated or (limit is not None and len(prefix) >= limit):
+        raise ValueError(f"reset option 'prefix' ends the episode after {len(prefix)} steps; none is left")
 
 
 def check_seeds(seed: Any, num_envs: int) -> list[int | None]:

@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
 from worldmodel.envs.check import (
+    STARTS,
     can_draw,
     check_action,
     check_options,
@@ -77,19 +78,19 @@ class SimEnv(gym.Env[Any, Any]):
 
         Args:
           seed: of everything that follows; None: the generator goes on.
-          options: `start`, an observation to begin at; or `prefix`, a `Trajectory` that the episode continues: what it
-            holds counts as lived through, and its steps count towards the time limit.
+          options: `start`, an observation to begin at; `context`, what holds for the episode, as the logs have it; or
+            `prefix`, a `Trajectory` that the episode continues in its context: what it holds counts as lived through,
+            and its steps count towards the time limit.
 
         Raises:
           ValueError: an option is unknown, is not of the spaces, or leaves no step to take.
         """
-        check_options(options, ("start", "prefix"))
-        first, prefix = check_start(options, self.world_model.spec, self._limit)
+        check_options(options, STARTS)
+        start = check_start(options, self.world_model, self._limit)
         super().reset(seed=seed)
-        generators = [self.np_random]
-        self._obs = self._host.reset(generators) if first is None else self._host.start(generators, first)
-        if prefix is not None:
-            self._obs = self._host.observe(prefix)
+        self._obs = self._host.reset([self.np_random], start.first, start.context)
+        if start.prefix is not None:
+            self._obs = self._host.observe(start.prefix)
         self._ended = False
         return self._of_space(self._obs), {}
 

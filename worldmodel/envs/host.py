@@ -55,12 +55,22 @@ class HostSimulator:
         self._state: SimState | None = None
         self._obs: PyTree = None
 
-    def reset(self, generators: Sequence[np.random.Generator]) -> PyTree:
-        """Starts an episode in every row, each from its generator; returns obs, columns `[B, ...]`."""
-        everyone = np.ones(self.rows, np.bool_)
-        self._state, obs = self._run.reset(self._params, self._key_words(generators, everyone))
-        self._obs = obs
-        return self._to_host(obs)
+    def reset(
+        self, generators: Sequence[np.random.Generator], first: PyTree = None, context: np.ndarray | None = None
+    ) -> PyTree:
+        """Starts an episode in every row, each from its generator; returns obs, columns `[B, ...]`.
+
+        `first`: observations to start at, columns `[B, ...]`; `context`: of the episodes, encoded float32 `[B, C]`.
+        What is None is drawn as the logs have it; at a given observation the context is their mean.
+        """
+        words = self._key_words(generators, np.ones(self.rows, np.bool_))
+        context = None if context is None else self._pad(context)
+        if first is None:
+            self._state, self._obs = self._run.reset(self._params, words, context)
+        else:
+            first = map_columns(lambda column: self._pad(self._computed(column)), first)
+            self._state, self._obs = self._run.start_at(self._params, words, first, context)
+        return self._to_host(self._obs)
 
     def reset_rows(self, where: np.ndarray, generators: Sequence[np.random.Generator]) -> PyTree:
         """The same where true (bool `[B]`); other rows go on, and their obs is the present one."""
@@ -68,13 +78,6 @@ class HostSimulator:
         self._state, obs = self._run.reset_rows(self._params, self._pad(where), words, self._state, self._obs)
         self._obs = obs
         return self._to_host(obs)
-
-    def start(self, generators: Sequence[np.random.Generator], first: PyTree) -> PyTree:
-        """Starts an episode in every row at the observation `first`, columns of one row; returns obs as `reset`."""
-        words = self._key_words(generators, np.ones(self.rows, np.bool_))
-        first = map_columns(lambda column: column[0], map_columns(self._in_every_row, first))
-        self._state, self._obs = self._run.start_at(self._params, words, first)
-        return self._to_host(self._obs)
 
     def observe(self, prefix: Trajectory) -> PyTree:
         """Every row lives through `prefix`, from whose first observation it started; returns obs as `reset`."""
@@ -90,7 +93,7 @@ class HostSimulator:
 
     def step(self, action: PyTree) -> HostStep:
         """One step of every row with actions, columns `[B, ...]` of the space."""
-        action = map_columns(lambda a: self._pad(a.astype(jax.dtypes.canonicalize_dtype(a.dtype))), action)
+        action = map_columns(lambda column: self._pad(self._computed(column)), action)
         self._state, step = self._run.step(self._params, self._state, action)
         self._obs = step.obs
         reward, terminated, truncated, info = jax.tree.map(
@@ -133,9 +136,13 @@ class HostSimulator:
 
     def _in_every_row(self, column: Any) -> np.ndarray:
         """`[T, ...]` as `[T, B, ...]`, in the dtype that the model computes in."""
+        return np.repeat(self._computed(column)[:, None], self.rows + self._padding, axis=1)
+
+    @staticmethod
+    def _computed(column: Any) -> np.ndarray:
+        """The column in the dtype that the model computes in."""
         values = np.asarray(column)
-        values = values.astype(jax.dtypes.canonicalize_dtype(values.dtype))[:, None]
-        return np.repeat(values, self.rows + self._padding, axis=1)
+        return values.astype(jax.dtypes.canonicalize_dtype(values.dtype))
 
     def _pad(self, rows: np.ndarray) -> np.ndarray:
         return np.concatenate([rows, np.repeat(rows[:1], self._padding, axis=0)]) if self._padding else rows
@@ -169,11 +176,11 @@ class _Compiled(NamedTuple):
 def _compiled(simulator: Simulator) -> _Compiled:
     """The simulator's functions, compiled once per batch size however many environments use them."""
 
-    def reset(params: PyTree, words: Array) -> tuple[SimState, PyTree]:
-        return simulator.reset(params, jax.random.wrap_key_data(words, impl="threefry2x32"))
+    def reset(params: PyTree, words: Array, context: Array | None = None) -> tuple[SimState, PyTree]:
+        return simulator.reset(params, jax.random.wrap_key_data(words, impl="threefry2x32"), context)
 
-    def start_at(params: PyTree, words: Array, obs: PyTree) -> tuple[SimState, PyTree]:
-        return simulator.start_at(params, jax.random.wrap_key_data(words, impl="threefry2x32"), obs)
+    def start_at(params: PyTree, words: Array, obs: PyTree, context: Array | None) -> tuple[SimState, PyTree]:
+        return simulator.start_at(params, jax.random.wrap_key_data(words, impl="threefry2x32"), obs, context)
 
     def reset_rows(params: PyTree, where: Array, words: Array, state: SimState, obs: PyTree) -> tuple[SimState, PyTree]:
         fresh, fresh_obs = reset(params, words)

@@ -12,12 +12,14 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from worldmodel.envs.check import (
+    STARTS,
     can_draw,
     check_actions,
     check_options,
     check_render_mode,
     check_reset_mask,
     check_seeds,
+    check_start,
     open_world_model,
     recorded_spec,
     step_limit,
@@ -106,14 +108,21 @@ class SimVectorEnv(VectorEnv[Any, Any, np.ndarray]):
 
         Args:
           seed: None, a number s (environment i gets s + i), or a list with a seed or None for each.
-          options: `reset_mask` is the only one.
+          options: `reset_mask`; or, of all environments, those of `SimEnv.reset`: `start` are observations
+            `[num_envs, ...]`, `context` one for all or a list with one for each, `prefix` is lived through by all.
+            Later episodes begin as the logs' did.
         """
-        check_options(options, ("reset_mask",))
+        check_options(options, ("reset_mask", *STARTS))
         seeds = check_seeds(seed, self.num_envs)
         if options is None or "reset_mask" not in options:
+            start = check_start(options, self.world_model, self._limit, self.num_envs)
             self._seed(seeds)
-            self._obs = self._host.reset(self._generators)
+            self._obs = self._host.reset(self._generators, start.first, start.context)
+            if start.prefix is not None:
+                self._obs = self._host.observe(start.prefix)
             self._ended = np.zeros(self.num_envs, np.bool_)
+        elif len(options) > 1:
+            raise ValueError("reset option 'reset_mask' excludes every other")
         else:
             mask = check_reset_mask(options["reset_mask"], self.num_envs)
             if self._obs is None:

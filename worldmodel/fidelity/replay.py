@@ -43,7 +43,7 @@ class Replay:
 
     obs columns `[T+1, E, ...]`, action columns `[T, E, ...]`, reward float32 `[T, E]`, terminated and real bool
     `[T, E]`, `real` False for the repetitions, episode int64 `[E]` index in the columns, last_reward float32 `[E]` what
-    the step before the first paid, NaN where there was none.
+    the step before the first paid, NaN where there was none, contexts of the `E` episodes, plain JSON.
     """
 
     obs: PyTree
@@ -53,6 +53,11 @@ class Replay:
     real: np.ndarray
     episode: np.ndarray
     last_reward: np.ndarray
+    contexts: tuple[Any, ...]
+
+    def beginning(self, dynamics: StepDynamics) -> tuple[PyTree, np.ndarray, np.ndarray]:
+        """What `StepDynamics.start_at` takes: first observations, what the steps before paid, encoded contexts."""
+        return rows(self.obs, 0), self.last_reward, dynamics.codec.context.encode(self.contexts)
 
 
 def gather(columns: Columns, episodes: np.ndarray, first: np.ndarray, steps: int) -> Replay:
@@ -73,6 +78,7 @@ def gather(columns: Columns, episodes: np.ndarray, first: np.ndarray, steps: int
         last_reward=np.where(
             first > 0, columns.rewards[columns.starts[episodes] + np.maximum(first - 1, 0)], np.float32(np.nan)
         ),
+        contexts=tuple(columns.contexts[int(episode)] for episode in episodes),
     )
 
 
@@ -120,7 +126,7 @@ def teacher_forced(world: WorldModel, replay: Replay, seed: int) -> Forced:
     """Runs every member along the real episodes."""
     dynamics, members = single_members(world)
     xs = (rows(replay.obs, np.s_[1:]), replay.action, replay.reward, replay.terminated)
-    first = (rows(replay.obs, 0), replay.last_reward)
+    first = replay.beginning(dynamics)
     keys = jax.random.split(jax.random.key(seed), len(members))
     said = [
         jax.tree.map(np.asarray, _teacher_forced(dynamics, params, key, first, *xs))
@@ -171,7 +177,7 @@ def open_loop_paths(world: WorldModel, before: Replay, after: Replay, seed: int)
     """
     dynamics, members = single_members(world)
     shown = (rows(before.obs, np.s_[1:]), before.action, before.reward, before.real)
-    first = (rows(before.obs, 0), before.last_reward)
+    first = before.beginning(dynamics)
     paths = [
         jax.tree.map(np.asarray, _open_loop(dynamics, params, key, first, shown, after.action))
         for params, key in zip(members, jax.random.split(jax.random.key(seed), len(members)), strict=True)

@@ -346,7 +346,9 @@ def paired_rollout(
     dynamics, members = single_members(world)
     simulator = Simulator(dynamics, limit)
     first = rows(trajectory.observations, np.s_[:1])
-    values = _imagine(simulator, function, length, members[seed % len(members)], params, jax.random.key(seed), first)
+    beginning = first, None, dynamics.codec.context.encode([trajectory.context])
+    member = members[seed % len(members)]
+    values = _imagine(simulator, function, length, member, params, jax.random.key(seed), beginning)
     obs, reward, terminated, truncated = jax.tree.map(lambda v: np.asarray(v)[:, 0], values)
     codec = world.dynamics.codec.observation
 
@@ -375,11 +377,11 @@ def _imagine(
     params: PyTree,
     policy: PyTree,
     key: Array,
-    first: PyTree,
+    beginning: Any,
 ) -> tuple[PyTree, Array, Array, Array]:
     model: Any = simulator.dynamics  # a StepDynamics: the protocol itself cannot start at a given observation
     start_key, run_key, policy_key = jax.random.split(key, 3)
-    dynamics, obs = model.start_at(params, start_key[None], jax.tree.map(jax.numpy.asarray, first))
+    dynamics, obs = model.start_at(params, start_key[None], *jax.tree.map(jax.numpy.asarray, beginning))
     state = SimState(dynamics, run_key[None], jax.numpy.zeros(1, jax.numpy.int32))
 
     def body(carry, key):

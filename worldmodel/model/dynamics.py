@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from worldmodel._types import Array, Bool, Float, Key, PyTree
+from worldmodel._types import Array, ArrayLike, Bool, Float, Key, PyTree
 from worldmodel.codec import BoxCodec, DiscreteCodec, StepCodec
 from worldmodel.model.step import Params, StepConfig, StepModel, step_model
 from worldmodel.model.transformer import LayerCache
@@ -28,6 +28,7 @@ class StepState:
       observation: the present observation, columns `[B, ...]`.
       reward: float32 `[B]` the last reward (0 units of deviation at the start).
       member: int32 `[B]` the ensemble member that rules the row's episode.
+      context: float32 `[B, C]` what holds for the whole episode, encoded.
     """
 
     cache: tuple[LayerCache, ...]
@@ -35,11 +36,15 @@ class StepState:
     observation: PyTree
     reward: Array
     member: Array
+    context: Array
 
 
 @dataclasses.dataclass(frozen=True)
 class StepDynamics:
-    """The step model behind the `Dynamics` protocol. `params` is `{"members": ..., "starts": [S, ...]}`.
+    """The step model behind the `Dynamics` protocol.
+
+    `params` is `{"members": ..., "starts": columns [S, ...]}`: weights, and how the logged episodes began; where
+    episodes have a context also `"contexts": float32 [S, C]`.
 
     In the default layout every member follows every row, and the row's own member is drawn from its key. No row sees
     another: alone it behaves as in a batch, to the rounding of a matrix product of another height. With
@@ -56,24 +61,39 @@ class StepDynamics:
         """Size of the ensemble `M`."""
         return self.config.members
 
-    def initial(self, params: Params, key: Key[Array, " B"], context: Any = None) -> tuple[StepState, PyTree]:
-        """Starts an episode in every row at an observation drawn from the logs' starts; returns `(state, obs)`."""
-        if context is not None:
-            raise ValueError("this model was trained without context; pass context=None")
+    def initial(
+        self, params: Params, key: Key[Array, " B"], context: ArrayLike | None = None
+    ) -> tuple[StepState, PyTree]:
+        """Starts an episode in every row at an observation drawn from the logs' starts; returns `(state, obs)`.
+
+        The context, float32 `[B, C]`, is the one given (see `codec.context.encode`), or that of the start.
+        """
         start_key, member_key = _split_rows(key)
         starts = jax.tree.map(jnp.asarray, params["starts"])
         count = len(jax.tree.leaves(starts)[0])
         pick = jax.vmap(lambda k: jax.random.randint(k, (), 0, count))(start_key)
-        return self.start_at(params, member_key, jax.tree.map(lambda column: column[pick], starts))
+        if context is None and "contexts" in params:
+            context = jnp.asarray(params["contexts"])[pick]
+        first = jax.tree.map(lambda column: column[pick], starts)
+        return self.start_at(params, member_key, first, context=context)
 
     def start_at(
-        self, params: Params, key: Key[Array, " B"], obs: PyTree, last_reward: Array | None = None
+        self,
+        params: Params,
+        key: Key[Array, " B"],
+        obs: PyTree,
+        last_reward: Array | None = None,
+        context: ArrayLike | None = None,
     ) -> tuple[StepState, PyTree]:
         """Starts every row at a given observation, columns `[B, ...]`.
 
-        `last_reward`, float32 `[B]`, is what the step that led there paid, NaN or None where none did.
+        `last_reward`, float32 `[B]`, is what the step that led there paid, NaN or None where none did. `context`,
+        float32 `[B, C]`, is encoded; None for the logs' mean.
         """
         del params
+        width = self.codec.context.size
+        if context is not None and jnp.shape(context) != (key.shape[0], width):
+            raise ValueError(f"context has shape {jnp.shape(context)}; {(key.shape[0], width)} is needed")
         batch, members = key.shape[0], self.members
         if self.grouped:
             if batch % members:
@@ -88,6 +108,7 @@ class StepDynamics:
             observation=obs,
             reward=self.codec.reward.known(jnp.full(batch, jnp.nan) if last_reward is None else last_reward),
             member=member,
+            context=jnp.zeros((batch, width), jnp.float32) if context is None else jnp.asarray(context, jnp.float32),
         )
         return state, obs
 
@@ -103,6 +124,7 @@ class StepDynamics:
             observation=jax.tree.map(pick, fresh.observation, state.observation),
             reward=pick(fresh.reward, state.reward),
             member=pick(fresh.member, state.member),
+            context=pick(fresh.context, state.context),
         )
 
     def take_rows(self, state: StepState, rows: Array) -> StepState:
@@ -118,6 +140,7 @@ class StepDynamics:
             observation=jax.tree.map(take, state.observation),
             reward=take(state.reward),
             member=take(state.member),
+            context=take(state.context),
         )
 
     def advance(
@@ -187,10 +210,10 @@ class StepDynamics:
         return tuple(LayerCache(zeros, zeros) for _ in range(c.layers))
 
     def _trunk(self, params: Params, state: StepState, action: PyTree) -> tuple[Array, tuple[LayerCache, ...]]:
-        def run(model: StepModel, cache, obs, action, reward, seen):
-            return model.position(model.inputs(obs, action, reward), cache, seen)
+        def run(model: StepModel, cache, obs, action, reward, context, seen):
+            return model.position(model.inputs(obs, action, reward, context), cache, seen)
 
-        rows = (state.observation, action, state.reward, state.seen)
+        rows = (state.observation, action, state.reward, state.context, state.seen)
         return self._over_members(params, run, (state.cache,), rows)
 
     def _heads(self, params: Params, method: Callable, h: Array, *rows: PyTree) -> Any:
@@ -207,7 +230,7 @@ class StepDynamics:
             return fn(step_model(self.config, self.codec, member_params), *arguments)
 
         if self.grouped:
-            rows = jax.tree.map(lambda x: x.reshape(self.members, -1, *x.shape[1:]), rows)
+            rows = jax.tree.map(lambda x: x.reshape(self.members, len(x) // self.members, *x.shape[1:]), rows)
         if jax.default_backend() != "cpu":
             axes = (0,) * (1 + len(per_member)) + (0 if self.grouped else None,) * len(rows)
             return jax.vmap(one, in_axes=axes)(params["members"], *per_member, *rows)

@@ -22,21 +22,34 @@ from worldmodel.model.transformer import Dense, normal
 UNSEEN = 1e-6
 """Probability kept back for what the logs never held, where they hold few values: no likelihood is zero."""
 
+SCALE_FLOOR = 1e-3
+"""Least scale of a mixture's component, in bins: far below what one resolves, so that sharp predictions can be true."""
+
 UNIFORM_MARGIN = 1e-6
 """Uniform draws stay this far from 0 and 1, which bounds a logistic sample to 14 scales."""
 
 
-def logistic_mixture_log_prob(parameters: Array, value: Array, bins: ArrayLike) -> Array:
-    """Log-probability of the bin `[value - bins/2, value + bins/2]`.
+def logistic_mixture_log_prob(
+    parameters: Array, value: Array, bins: ArrayLike, *, bin_scale: float = 1.0, balanced: bool = False
+) -> Array:
+    """Log-probability of the bin `[value - w/2, value + w/2]` of width `w = bin_scale * bins`.
 
     Shapes: parameters `[..., 3K]` (logits, means, raw scales), value `[...]`, bins broadcast to it. Nats `[...]`.
+
+    `balanced` leaves the value as it is and multiplies the gradient of means and scales by the predicted scale. This is
+    the beta-NLL of Seitzer et al. 2022 (arXiv 2203.09168) with beta = 1: gradients stay of order one however sharp the
+    prediction gets. The choice among components keeps its own gradient: the scale would starve it.
     """
+    if balanced:
+        parameters = _balanced(parameters, bins)
     logits, mean, scale = _mixture(parameters, bins)
-    half = jnp.asarray(bins, jnp.float32)[..., None] / 2.0
-    centred = value[..., None] - mean
-    upper, lower = (centred + half) / scale, (centred - half) / scale
-    inside = -jax.nn.softplus(-upper) - jax.nn.softplus(lower) + jnp.log(-jnp.expm1(-2.0 * half / scale))
-    return jax.nn.logsumexp(jax.nn.log_softmax(logits, axis=-1) + inside, axis=-1)
+    half = jnp.asarray(bins, jnp.float32)[..., None] * (bin_scale / 2.0) / scale
+    centre = jnp.abs(value[..., None] - mean) / scale  # the logistic is symmetric
+    upper, lower = centre + half, centre - half
+    # sigmoid(upper) - sigmoid(lower) as one quotient: a single logarithm, and nothing overflows.
+    share = -jnp.expm1(-2.0 * half) / ((1.0 + jnp.exp(-upper)) * (1.0 + jnp.exp(-jnp.abs(lower))))
+    inside = jnp.log(share) - jnp.maximum(lower, 0.0)
+    return jax.nn.logsumexp(logits + inside, axis=-1) - jax.nn.logsumexp(logits, axis=-1)
 
 
 def logistic_mixture_sample(parameters: Array, uniforms: Array, bins: ArrayLike) -> Array:
@@ -63,8 +76,16 @@ def logistic_mixture_scale(parameters: Array, bins: ArrayLike) -> Array:
 
 def _mixture(parameters: Array, bins: ArrayLike) -> tuple[Array, Array, Array]:
     logits, mean, raw = jnp.split(parameters, 3, axis=-1)
-    floor = jnp.asarray(bins, jnp.float32)[..., None] / 16.0
+    floor = jnp.asarray(bins, jnp.float32)[..., None] * SCALE_FLOOR
     return logits, mean, jax.nn.softplus(raw) + floor
+
+
+def _balanced(parameters: Array, bins: ArrayLike) -> Array:
+    """The same parameters, whose means and raw scales pass on their gradient times the mixture's scale."""
+    fixed = jax.lax.stop_gradient(parameters)
+    factor = logistic_mixture_scale(fixed, bins)[..., None]
+    kinds = jnp.asarray(np.repeat([0.0, 1.0, 1.0], parameters.shape[-1] // 3), jnp.float32)
+    return fixed + (parameters - fixed) * (1.0 - kinds + kinds * factor)
 
 
 class ChainHead(nnx.Module):
@@ -93,26 +114,12 @@ class ChainHead(nnx.Module):
         raw = jnp.einsum("...dm,dmk->...dk", jax.nn.silu(hidden), self.mix[...]) + self.bias[...]
         return raw + self._skip(h)
 
-    def log_prob(self, h: Array, y: Array, bins: np.ndarray) -> Float[Array, "... D"]:
-        """Nats of each dimension given its predecessors."""
-        return logistic_mixture_log_prob(self.parameters(h, y), y, bins)
-
-    def scale(self, h: Array, y: Array, bins: np.ndarray) -> Float[Array, "... D"]:
-        """Average scale of each dimension's mixture given its predecessors."""
-        return logistic_mixture_scale(self.parameters(h, y), bins)
-
-    def objective(self, h: Array, y: Array, bins: np.ndarray) -> Float[Array, "... D"]:
-        """What training maximises: a likelihood whose gradients are of order one however sharp the prediction gets.
-
-        Components are weighted by the predicted scale, held constant (see `LeafHead.objective`), and the
-        choice among them is not: the scale would starve it wherever they are narrow.
-        """
-        parameters, fixed = self.parameters(h, y), jax.lax.stop_gradient
-        logits, rest = jnp.split(parameters, [self.components], axis=-1)
-        weight = fixed(logistic_mixture_scale(parameters, bins))
-        values = logistic_mixture_log_prob(jnp.concatenate([fixed(logits), rest], axis=-1), y, bins)
-        choice = logistic_mixture_log_prob(jnp.concatenate([logits, fixed(rest)], axis=-1), y, bins)
-        return weight * values + choice - fixed(choice)
+    def log_prob(
+        self, h: Array, y: Array, bins: np.ndarray, *, bin_scale: float = 1.0, balanced: bool = False
+    ) -> Float[Array, "... D"]:
+        """Nats of each dimension given its predecessors; see `logistic_mixture_log_prob`."""
+        parameters = self.parameters(h, y)
+        return logistic_mixture_log_prob(parameters, y, bins, bin_scale=bin_scale, balanced=balanced)
 
     def sample(self, h: Array, uniforms: Array, bins: np.ndarray) -> Float[Array, "... D"]:
         """Ancestral sample; uniforms `[..., D, 2]`."""
@@ -149,15 +156,12 @@ class CategoricalHead(nnx.Module):
     def __init__(self, width: int, n: int, *, rng: np.random.Generator):
         self.logits = Dense(width, n, rng=rng, bias=0.0, gain=0.1)
 
-    def log_prob(self, h: Array, y: Array, bins: np.ndarray | None = None) -> Float[Array, "... 1"]:
-        """Nats, with a trailing axis of one dimension; categories have no bins."""
-        del bins
+    def log_prob(
+        self, h: Array, y: Array, bins: np.ndarray | None = None, *, bin_scale: float = 1.0, balanced: bool = False
+    ) -> Float[Array, "... 1"]:
+        """Nats, with a trailing axis of one dimension; categories have neither bins nor a scale."""
+        del bins, bin_scale, balanced
         return jnp.take_along_axis(jax.nn.log_softmax(self.logits(h), axis=-1), y[..., None], axis=-1)
-
-    def scale(self, h: Array, y: Array, bins: np.ndarray | None = None) -> Float[Array, "... 1"]:
-        """One: a category is no nearer to another."""
-        del y, bins
-        return jnp.ones((*h.shape[:-1], 1), jnp.float32)
 
     def sample(self, h: Array, uniforms: Array, bins: np.ndarray | None = None) -> Array:
         """By inversion from uniforms `[..., 1, 2]`, int32 `[...]`."""
@@ -177,19 +181,13 @@ class LeafHead:
     codec: BoxCodec | DiscreteCodec
     head: ChainHead | CategoricalHead
 
-    def log_prob(self, h: Array, obs: Array, next_obs: Array, *, bin_scale: float = 1.0) -> Array:
+    def log_prob(
+        self, h: Array, obs: Array, next_obs: Array, *, bin_scale: float = 1.0, balanced: bool = False
+    ) -> Array:
         """Nats per dimension `[..., D]` of the next value, 0 for one that never changes."""
-        target, bins = self.codec.encode(next_obs, obs), self.codec.bins * bin_scale
-        return self.head.log_prob(h, target, bins) * jnp.asarray(self.codec.active, jnp.float32)
-
-    def objective(self, h: Array, obs: Array, next_obs: Array, *, bin_scale: float = 1.0) -> Array:
-        """The same weighted for training by the predicted scale, held constant.
-
-        This is the beta-NLL of Seitzer et al. 2022 (arXiv 2203.09168) with beta = 1: gradients stay of order one
-        however sharp the prediction gets.
-        """
-        scale = self.head.scale(h, self.codec.encode(next_obs, obs), self.codec.bins * bin_scale)
-        return self.log_prob(h, obs, next_obs, bin_scale=bin_scale) * jax.lax.stop_gradient(scale)
+        target = self.codec.encode(next_obs, obs)
+        nats = self.head.log_prob(h, target, self.codec.bins, bin_scale=bin_scale, balanced=balanced)
+        return nats * jnp.asarray(self.codec.active, jnp.float32)
 
     def sample(self, h: Array, obs: Array, uniforms: Array) -> Array:
         """A next value from uniforms `[..., codec.uniforms]`."""

@@ -1,7 +1,7 @@
 """The step model: one position per environment step.
 
-Position t reads `(o_t, a_t, r_{t-1})` and predicts `o_{t+1}`, then `r_t` given `o_{t+1}`, then `terminated_t`
-given both.
+Position t reads `(o_t, a_t, r_{t-1})` and the episode's context, and predicts `o_{t+1}`, then `r_t` given `o_{t+1}`,
+then `terminated_t` given both.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -74,7 +74,7 @@ class StepModel(nnx.Module):
         # What a Box or a Discrete alone is read by holds no weights.
         self.reader = TreeReader(codec.observation, rng=rng) if isinstance(codec.observation, TreeCodec) else None
         read = self._read
-        inputs = read.size + codec.action.size + 1
+        inputs = read.size + codec.action.size + 1 + codec.context.size
         self.embed = Dense(inputs, config.trunk.width, rng=rng, bias=0.0)
         self.trunk = Trunk(config.trunk, rng=rng)
         width = config.trunk.width + inputs
@@ -84,12 +84,20 @@ class StepModel(nnx.Module):
         odds = codec.end_rate / (1.0 - codec.end_rate)
         self.end = Perceptron(width + read.pieces_size + 1, config.head_hidden, 1, rng=rng, bias=math.log(odds))
 
-    def inputs(self, obs: PyTree, action: PyTree, last_reward: Array) -> Float[Array, "... F"]:
-        """Features of raw observation, action and the reward before it, any leading axes."""
+    def inputs(
+        self, obs: PyTree, action: PyTree, last_reward: Array, context: Array | None = None
+    ) -> Float[Array, "... F"]:
+        """Features of raw observation, action, the reward before it and the encoded context (None: the logs' mean).
+
+        Any leading axes.
+        """
+        if context is None:
+            context = jnp.zeros((*jnp.shape(last_reward), self.codec.context.size), jnp.float32)
         parts = (
             self._read.features(obs),
             self.codec.action.features(action),
             self.codec.reward.encode(last_reward)[..., None],
+            context,
         )
         return jnp.concatenate(parts, axis=-1)
 
@@ -119,27 +127,31 @@ class StepModel(nnx.Module):
         codec: Any = self.codec.observation  # a tree has a TreeHead
         return LeafHead(codec, self.observation)
 
-    def observation_log_prob(self, h: Array, obs: PyTree, next_obs: PyTree, *, bin_scale: float = 1.0) -> Array:
-        """Nats per dimension `[..., D]`, 0 for one that never changes; all sites of a tree are one dimension."""
-        return self._said.log_prob(h, obs, next_obs, bin_scale=bin_scale)
+    def observation_log_prob(
+        self, h: Array, obs: PyTree, next_obs: PyTree, *, bin_scale: float = 1.0, balanced: bool = False
+    ) -> Array:
+        """Nats per dimension `[..., D]`, 0 for one that never changes; all sites of a tree are one dimension.
 
-    def observation_objective(self, h: Array, obs: PyTree, next_obs: PyTree, *, bin_scale: float = 1.0) -> Array:
-        """What training maximises of the observation, `[...]`: its likelihood, weighted by the head."""
-        return self._said.objective(h, obs, next_obs, bin_scale=bin_scale).sum(axis=-1)
+        `bin_scale` and `balanced` are for training, see `logistic_mixture_log_prob`.
+        """
+        return self._said.log_prob(h, obs, next_obs, bin_scale=bin_scale, balanced=balanced)
 
     def reward_parameters(self, h: Array, next_obs: PyTree) -> Array:
         """Parameters of the reward given the next observation: of its mixture, standardised, or logits of its atoms."""
         return self.reward(jnp.concatenate([h, self._read.features(next_obs)], axis=-1))
 
-    def reward_log_prob(self, h: Array, next_obs: PyTree, reward: Array, *, bin_scale: float = 1.0) -> Array:
+    def reward_log_prob(
+        self, h: Array, next_obs: PyTree, reward: Array, *, bin_scale: float = 1.0, balanced: bool = False
+    ) -> Array:
         """Nats `[...]` of the reward; 0 where the logs hold a single value."""
         codec = self.codec.reward
         if codec.constant:
             return jnp.zeros(reward.shape, jnp.float32)
-        parameters, target, width = self.reward_parameters(h, next_obs), codec.encode(reward), codec.bin * bin_scale
+        parameters, target = self.reward_parameters(h, next_obs), codec.encode(reward)
+        said = partial(logistic_mixture_log_prob, value=target, bins=codec.bin, bin_scale=bin_scale, balanced=balanced)
         if not codec.atoms:
-            return logistic_mixture_log_prob(parameters, target, width)
-        far = logistic_mixture_log_prob(jnp.zeros((*target.shape, 3), jnp.float32), target, width)
+            return said(parameters)
+        far = said(jnp.zeros((*target.shape, 3), jnp.float32))
         return atom_log_prob(parameters, reward, codec.values, far)
 
     def reward_sample(self, h: Array, next_obs: PyTree, uniforms: Float[Array, "... 2"]) -> Array:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import jax.numpy as jnp
 import numpy as np
@@ -90,13 +89,19 @@ class TreeHead(nnx.Module):
         sites = {"hidden": hidden, "outer": outer, "components": 2 * components, "rng": rng}
         self.sites = SitesHead(given, codec, **sites) if codec.sites else None
 
-    def log_prob(self, h: Array, obs: PyTree, next_obs: PyTree, *, bin_scale: float = 1.0) -> Array:
+    def log_prob(
+        self, h: Array, obs: PyTree, next_obs: PyTree, *, bin_scale: float = 1.0, balanced: bool = False
+    ) -> Array:
         """Nats of each number given those before it, 0 for one that never changes, then of all sites together."""
-        return self._scored(ChainHead.log_prob, h, obs, next_obs, bin_scale)
-
-    def objective(self, h: Array, obs: PyTree, next_obs: PyTree, *, bin_scale: float = 1.0) -> Array:
-        """The same weighted for training, see `ChainHead.objective`; sites count as they are."""
-        return self._scored(ChainHead.objective, h, obs, next_obs, bin_scale)
+        codec, parts = self.codec, []
+        if self.numbers is not None:
+            target = codec.encode(next_obs, obs)
+            nats = self.numbers.log_prob(h, target, codec.bins, bin_scale=bin_scale, balanced=balanced)
+            parts.append(nats * jnp.asarray(codec.numbers_active, jnp.float32))
+        if self.sites is not None:
+            given = self._given(h, obs, next_obs)
+            parts.append(self.sites.log_prob(given, codec.index(obs), codec.index(next_obs))[..., None])
+        return jnp.concatenate(parts, axis=-1)
 
     def sample(self, h: Array, obs: PyTree, uniforms: Array) -> PyTree:
         """A next value from uniforms `[..., codec.uniforms]`."""
@@ -117,16 +122,6 @@ class TreeHead(nnx.Module):
         if self.sites is None:
             return after
         return codec.decode_index(self.sites.central(self._given(h, obs, after), codec.index(obs)), after)
-
-    def _scored(self, numbers: Callable, h: Array, obs: PyTree, next_obs: PyTree, bin_scale: float) -> Array:
-        codec, parts = self.codec, []
-        if self.numbers is not None:
-            nats = numbers(self.numbers, h, codec.encode(next_obs, obs), codec.bins * bin_scale)
-            parts.append(nats * jnp.asarray(codec.numbers_active, jnp.float32))
-        if self.sites is not None:
-            given = self._given(h, obs, next_obs)
-            parts.append(self.sites.log_prob(given, codec.index(obs), codec.index(next_obs))[..., None])
-        return jnp.concatenate(parts, axis=-1)
 
     def _given(self, h: Array, obs: PyTree, after: PyTree) -> Array:
         """What the sites are drawn given: `h`, the next numbers and their change."""

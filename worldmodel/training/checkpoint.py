@@ -24,6 +24,7 @@ from worldmodel.model.step import StepConfig
 from worldmodel.model.transformer import TrunkConfig
 from worldmodel.spaces import assemble, walk
 from worldmodel.training.storage import Checkpoints
+from worldmodel.training.worlds import ONLY, member_params
 from worldmodel.trajectory import Spec
 
 FORMAT_VERSION = 1
@@ -36,7 +37,7 @@ class WorldModel:
     Attributes:
       spec: spaces and limits of the environment it stands for.
       dynamics: the model behind the `Dynamics` protocol.
-      params: what the dynamics' functions take first: `{"members": ..., "starts": [S, ...]}`.
+      params: what the dynamics' functions take first, see `StepDynamics`.
       run: the run folder it was read from.
       step: training steps taken.
     """
@@ -74,6 +75,22 @@ def describe(spec: Spec, codec: StepCodec, model: StepConfig, training: Mapping[
     )
 
 
+def describe_together(specs: Mapping[str, Spec], model: StepConfig, training: Mapping[str, Any]) -> dict[str, Any]:
+    """The same of a run of several worlds; each world's own description is in its `world_folder`."""
+    described = {
+        "format_version": FORMAT_VERSION,
+        "worlds": {name: spec.to_json() for name, spec in specs.items()},
+        "model": dataclasses.asdict(model),
+        "training": dict(training),
+    }
+    return json.loads(json.dumps(described))
+
+
+def world_folder(run: Path, name: str) -> Path:
+    """Where one world of several has its config and its starts; to load it, it is a run folder."""
+    return run / "worlds" / name
+
+
 def read_config(run: Path) -> dict[str, Any]:
     """`config.json` of a run folder; one-line errors for a folder that is none or of another version."""
     path = run / "config.json"
@@ -93,6 +110,9 @@ def read_config(run: Path) -> dict[str, Any]:
 
 def model_from_config(config: Mapping[str, Any]) -> tuple[Spec, StepDynamics]:
     """The inverse of `describe`, without parameters."""
+    if "worlds" in config:
+        names = ", ".join(f"worlds/{name}" for name in config["worlds"])
+        raise ValueError(f"this run is of several worlds; take the folder of one: {names}")
     try:
         model = dict(config["model"])
         model["trunk"] = TrunkConfig(**model["trunk"])
@@ -115,35 +135,48 @@ def load(run: str | os.PathLike[str], *, which: Literal["last", "best"] = "last"
     path = Path(run)
     config = read_config(path)
     spec, dynamics = model_from_config(config)
-    if not (path / "checkpoints").is_dir():
-        raise FileNotFoundError(f"{path} holds no checkpoint yet: training has not reached its first save")
-    checkpoints = Checkpoints(path, read_only=True)
+    world = config.get("world", ONLY)
+    home = path.absolute().parents[1] if world else path
+    if not (home / "checkpoints").is_dir():
+        raise FileNotFoundError(f"{home} holds no checkpoint yet: training has not reached its first save")
+    checkpoints = Checkpoints(home, read_only=True)
     try:
         if which == "best":
             best = checkpoints.best()
             if best is None:
-                raise FileNotFoundError(f"{path} holds no checkpoint that was measured on held-out episodes")
+                raise FileNotFoundError(f"{home} holds no checkpoint that was measured on held-out episodes")
             found = best, checkpoints.restore_params(best)
         else:
             found = checkpoints.newest_params()
             if found is None:
-                raise FileNotFoundError(f"{path} holds no complete checkpoint")
+                raise FileNotFoundError(f"{home} holds no complete checkpoint")
     finally:
         checkpoints.close()
-    starts = read_starts(path, spec)
-    params = {"members": _integer_keys(found[1]), "starts": jax.tree.map(jnp.asarray, starts)}
+    params = {"members": _integer_keys(member_params(found[1], world)), "starts": read_starts(path, spec)}
+    if dynamics.codec.context.size:
+        params["contexts"] = np.load(path / "contexts.npy", allow_pickle=False)
     return WorldModel(spec, dynamics, jax.tree.map(jnp.asarray, params), path, found[0])
 
 
-def write_starts(run: Path, starts: PyTree) -> None:
-    """Keeps the logs' first observations, columns `[S, ...]`, beside the config; of several parts as `starts.npz`."""
+def write_starts(run: Path, starts: PyTree, contexts: np.ndarray | None = None) -> None:
+    """Keeps the logs' first observations, columns `[S, ...]`, beside the config; of several parts as `starts.npz`.
+
+    Encoded contexts `[S, C]` go to `contexts.npy`, where there are any.
+    """
+    if contexts is not None and contexts.shape[1]:
+        _save(run / "contexts.npy", contexts)
     if isinstance(starts, np.ndarray):
-        temporary, name = run / f".starts.{os.getpid()}.npy", "starts.npy"
-        np.save(temporary, starts, allow_pickle=False)
+        _save(run / "starts.npy", starts)
     else:
-        temporary, name = run / f".starts.{os.getpid()}.npz", "starts.npz"
+        temporary = run / f".starts.{os.getpid()}.npz"
         np.savez(temporary, **{jax.tree_util.keystr(p): v for p, v in jax.tree_util.tree_leaves_with_path(starts)})
-    os.replace(temporary, run / name)
+        os.replace(temporary, run / "starts.npz")
+
+
+def _save(path: Path, array: np.ndarray) -> None:
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}.npy")
+    np.save(temporary, array, allow_pickle=False)
+    os.replace(temporary, path)
 
 
 def read_starts(run: Path, spec: Spec) -> PyTree:

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from worldmodel.codec import fit_codec
-from worldmodel.corpus import Episodes
+from worldmodel.codec import StepCodec, fit_codec
+from worldmodel.corpus import Columns, Episodes
 from worldmodel.corpus.differences import differences
 from worldmodel.spaces import map_columns
-from worldmodel.training.checkpoint import describe, read_config, write_json, write_starts
+from worldmodel.training.checkpoint import (
+    describe,
+    describe_together,
+    read_config,
+    world_folder,
+    write_json,
+    write_starts,
+)
 from worldmodel.training.config import OF_THE_MACHINE, TrainingConfig
 from worldmodel.training.continuation import Continuation
 from worldmodel.trajectory import Spec
@@ -33,20 +41,63 @@ def claim(
     training = dataclasses.asdict(config) | {"logs": _fingerprint(episodes)}
     columns = episodes.sample(FITTED)
     if continuation is None:
-        t = columns.transitions()
-        codec = fit_codec(spec, t.obs, t.next_obs, t.actions, t.rewards, t.terminated)
+        codec = codec_of(spec, columns)
     else:
         codec = continuation.codec(spec, config.model)
         training["continues"] = continuation.describe()
     del training["model"]
     wanted = describe(spec, codec, config.model, training)
     if not (run / "config.json").exists():
-        write_starts(run, map_columns(lambda column: column[columns.observation_starts], columns.observations))
+        _write_beginnings(run, columns, codec)
         write_json(run / "config.json", wanted)
         return
+    _compare(run, wanted)
+
+
+def _write_beginnings(folder: Path, columns: Columns, codec: StepCodec) -> None:
+    starts = map_columns(lambda column: column[columns.observation_starts], columns.observations)
+    write_starts(folder, starts, codec.context.encode(columns.contexts))
+
+
+def _compare(run: Path, wanted: Mapping[str, Any]) -> None:
     different = differences(_that_bind(_with_defaults(read_config(run))), _that_bind(wanted))
     if different:
         raise ValueError(f"{run} was made with another configuration: {'; '.join(different)}")
+
+
+def check_worlds(worlds: Mapping[str, tuple[Episodes, Spec]]) -> None:
+    """`ValueError` unless there are several, each by a folder's name and with rewards."""
+    if len(worlds) < 2:
+        raise ValueError(f"{len(worlds)} world to train together; at least two are needed")
+    for name, (episodes, _) in worlds.items():
+        if not re.fullmatch(r"[\w.-]+", name) or name.startswith("."):
+            raise ValueError(f"world {name!r}: a name is made of letters, digits, '_', '-' and '.'")
+        if not episodes.has_rewards:
+            raise ValueError(f"world {name!r}: an episode has no rewards; training needs them in every episode")
+
+
+def claim_together(run: Path, worlds: Mapping[str, tuple[Episodes, Spec]], config: TrainingConfig) -> None:
+    """`claim` of a run of several worlds: its `config.json`, and in `worlds/NAME/` one and the starts of each."""
+    logs = {name: _fingerprint(episodes) for name, (episodes, _) in worlds.items()}
+    training = dataclasses.asdict(config) | {"logs": logs}
+    del training["model"]
+    wanted = describe_together({name: spec for name, (_, spec) in worlds.items()}, config.model, training)
+    if (run / "config.json").exists():
+        _compare(run, wanted)
+        return
+    for name, (episodes, spec) in worlds.items():
+        columns, folder = episodes.sample(FITTED), world_folder(run, name)
+        codec = codec_of(spec, columns)
+        folder.mkdir(parents=True, exist_ok=True)
+        _write_beginnings(folder, columns, codec)
+        write_json(folder / "config.json", describe(spec, codec, config.model, training) | {"world": name})
+    write_json(run / "config.json", wanted)
+
+
+def codec_of(spec: Spec, columns: Columns) -> StepCodec:
+    """The codec fitted to all transitions of these episodes; errors as `fit_codec`."""
+    t = columns.transitions()
+    return fit_codec(spec, t.obs, t.next_obs, t.actions, t.rewards, t.terminated, columns.contexts)
 
 
 def _with_defaults(found: Mapping[str, Any]) -> dict[str, Any]:

@@ -193,7 +193,8 @@ def abstract_arguments(
     each: Any = jax.ShapeDtypeStruct((rows, length), jnp.float32)
     once: Any = jax.ShapeDtypeStruct((rows,), jnp.float32)
     observations = column_shapes(spec.observation_space, (rows, length + 1))
-    batch = Batch(observations, column_shapes(spec.action_space, (rows, length)), each, each, each, once)
+    context: Any = jax.ShapeDtypeStruct((rows, dynamics.codec.context.size), jnp.float32)
+    batch = Batch(observations, column_shapes(spec.action_space, (rows, length)), each, each, each, once, context)
     if layout is None:
         return state, batch
 

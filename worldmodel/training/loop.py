@@ -6,17 +6,25 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from worldmodel.codec import StepCodec
 from worldmodel.corpus import Episodes, mixed_batches, window_batches
 from worldmodel.corpus.lock import only_writer
 from worldmodel.model.dynamics import StepDynamics
-from worldmodel.model.step import Params, init_params
-from worldmodel.training.checkpoint import Checkpoints, WorldModel, load, model_from_config, read_config
-from worldmodel.training.claim import claim
+from worldmodel.model.step import Params
+from worldmodel.training.checkpoint import (
+    Checkpoints,
+    WorldModel,
+    load,
+    model_from_config,
+    read_config,
+    world_folder,
+)
+from worldmodel.training.claim import check_worlds, claim, claim_together
 from worldmodel.training.config import TrainingConfig
 from worldmodel.training.continuation import Continuation
 from worldmodel.training.held_out import HeldOut
@@ -27,6 +35,7 @@ from worldmodel.training.program import program
 from worldmodel.training.sharding import Layout
 from worldmodel.training.step import Batch, TrainState, as_batch
 from worldmodel.training.stopping import Interruption, SkippedSteps, Stopped
+from worldmodel.training.worlds import ONLY, Streams, init_worlds, map_worlds
 from worldmodel.trajectory import Spec
 
 Report = Callable[[int, Mapping[str, float]], None]
@@ -76,45 +85,103 @@ def train(
             claim(run, episodes, spec, config, continuation)
 
         leader_first(begin)
-        _Run(episodes, held_out, run, config, continuation).go(loggers, report or (lambda step, metrics: None))
+        worlds = _World(episodes, held_out, model_from_config(read_config(run))[1].codec)
+        _Run({ONLY: worlds}, run, config, continuation).go(loggers, report or (lambda step, metrics: None))
     return load(run)
+
+
+def train_together(
+    worlds: Mapping[str, tuple[Episodes, Spec]],
+    run: str | Path,
+    config: TrainingConfig | None = None,
+    *,
+    held_out: Mapping[str, Episodes] | None = None,
+    loggers: Sequence[str] = (),
+    report: Report | None = None,
+) -> dict[str, WorldModel]:
+    """Trains one model of several environments: they share the trunk, and each has its own codec and heads.
+
+    Every step takes a batch of each. The folder gets `worlds/NAME/` for each of them, which everything that reads a run
+    folder takes; see `train` for the rest.
+
+    Args:
+      worlds: episodes and spaces of each, by a name that can be a folder's.
+      run: the run folder.
+      config: sizes and schedule, of every world alike.
+      held_out: other episodes of every world.
+      loggers: as in `train`.
+      report: sees progress.
+
+    Returns:
+      The model of each world.
+
+    Raises:
+      ValueError: fewer than two worlds, a name is no folder's, or as `train`.
+      OSError, FloatingPointError, Stopped: as `train`.
+    """
+    check_worlds(worlds)
+    check_loggers(loggers)
+    config, run = config or TrainingConfig(), Path(run)
+    if config.gauge_every:
+        raise ValueError("gauges of plasticity are of a single world; leave gauge_every at 0")
+    with contextlib.ExitStack() as stack:
+
+        def begin() -> None:
+            run.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(only_writer(run))
+            claim_together(run, worlds, config)
+
+        leader_first(begin)
+        sides = {
+            name: _World(
+                episodes,
+                None if held_out is None else held_out[name],
+                model_from_config(read_config(world_folder(run, name)))[1].codec,
+            )
+            for name, (episodes, _) in worlds.items()
+        }
+        _Run(sides, run, config, None).go(loggers, report or (lambda step, metrics: None))
+    return {name: load(world_folder(run, name)) for name in worlds}
+
+
+class _World(NamedTuple):
+    episodes: Episodes
+    held_out: Episodes | None
+    codec: StepCodec
 
 
 class _Run:
     """Everything that the steps of one call share."""
 
     def __init__(
-        self,
-        episodes: Episodes,
-        held_out: Episodes | None,
-        run: Path,
-        config: TrainingConfig,
-        continuation: Continuation | None,
+        self, worlds: Mapping[str, _World], run: Path, config: TrainingConfig, continuation: Continuation | None
     ):
-        self._run, self._config = run, config
+        self._run, self._config, self._worlds = run, config, worlds
         self._described = read_config(run)
-        _, dynamics = model_from_config(self._described)
-        members = dynamics.config.members
+        model = config.model
+        codecs = {name: world.codec for name, world in worlds.items()}
         self._layout = layout = Layout.of(config.mesh) if config.mesh else None
         if layout is not None:
-            layout.check(config.batch_size, members, config.accumulate)
+            layout.check(config.batch_size, model.members, config.accumulate)
         elif jax.process_count() > 1:
             raise ValueError(f"{jax.process_count()} processes need a mesh, as mesh='data=-1'")
         self._shard = (0, 1) if layout is None else layout.shard(config.batch_size)
         bfloat16 = config.precision == "bfloat16"
-        optimizer, self._step = program(config, dynamics.codec, layout)
-        params = None if continuation is None else continuation.params()
-        self._state = initial_state(dynamics, optimizer, config.seed, layout, params)
-        self._batches = self._windows(episodes)
+        optimizer, self._step = program(config, codecs, layout)
+        params = init_worlds(model, codecs, config.seed) if continuation is None else continuation.params()
+        self._state = initial_state(params, optimizer, layout)
+        self._batches = Streams(map_worlds(lambda world: self._windows(world.episodes), worlds))
         if continuation is not None and continuation.replay is not None:
-            self._batches = self._mixture(episodes, continuation.replay, continuation.fraction)
+            mixed = self._mixture(worlds[ONLY].episodes, continuation.replay, continuation.fraction)
+            self._batches = Streams({ONLY: mixed})
         self._held_out = self._plasticity = None
-        if held_out is not None and config.evaluation_batches:
-            source = self._windows(held_out)
-            windows = [next(source) for _ in range(config.evaluation_batches)]
-            self._held_out = HeldOut(dynamics, [self._put(w) for w in windows], bfloat16=bfloat16, layout=layout)
+        if config.evaluation_batches and all(world.held_out is not None for world in worlds.values()):
+            source = Streams(map_worlds(lambda world: self._windows(world.held_out), worlds))
+            windows = [self._put(next(source)) for _ in range(config.evaluation_batches)]
+            self._held_out = HeldOut(model, codecs, windows, bfloat16=bfloat16, layout=layout)
         if config.gauge_every:
-            self._plasticity = Plasticity(dynamics, self._put(next(self._windows(episodes))), config.seed)
+            own = self._put({ONLY: next(self._windows(worlds[ONLY].episodes))})
+            self._plasticity = Plasticity(StepDynamics(model, codecs[ONLY]), own[ONLY], config.seed)
 
     def go(self, loggers: Sequence[str], report: Report) -> None:
         """Restores what there is, and trains to the last step."""
@@ -204,19 +271,16 @@ class _Run:
             shard=self._shard,
         )
 
-    def _put(self, windows: Mapping[str, Any]) -> Batch:
-        batch = as_batch(windows)
-        return batch if self._layout is None else self._layout.put_batch(batch)
+    def _put(self, windows: Mapping[str, Mapping[str, Any]]) -> dict[str, Batch]:
+        batches = {name: as_batch(own, self._worlds[name].codec) for name, own in windows.items()}
+        return batches if self._layout is None else self._layout.put_batch(batches)
 
 
-def initial_state(
-    dynamics: StepDynamics, optimizer: Any, seed: int, layout: Layout | None, params: Params | None = None
-) -> TrainState:
-    """A fresh optimiser and fresh parameters, or those given, on one device or on the mesh."""
-    begin: Params = init_params(dynamics.config, dynamics.codec, seed) if params is None else params
+def initial_state(params: Params, optimizer: Any, layout: Layout | None) -> TrainState:
+    """A fresh optimiser of these parameters, on one device or on the mesh."""
     if layout is None:
-        return TrainState(begin, jax.jit(optimizer.init)(begin), jnp.zeros((), jnp.int32))
-    begin = layout.put(begin, layout.state(begin))
-    moments = layout.state(jax.eval_shape(optimizer.init, begin))
-    opt_state = jax.jit(optimizer.init, out_shardings=moments)(begin)
-    return TrainState(begin, opt_state, layout.put(jnp.zeros((), jnp.int32), layout.replicated))
+        return TrainState(params, jax.jit(optimizer.init)(params), jnp.zeros((), jnp.int32))
+    params = layout.put(params, layout.state(params))
+    moments = layout.state(jax.eval_shape(optimizer.init, params))
+    opt_state = jax.jit(optimizer.init, out_shardings=moments)(params)
+    return TrainState(params, opt_state, layout.put(jnp.zeros((), jnp.int32), layout.replicated))

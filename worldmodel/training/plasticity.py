@@ -17,7 +17,7 @@ import optax
 from worldmodel._types import Array, Float
 from worldmodel.model.dynamics import StepDynamics
 from worldmodel.model.step import Params, init_params, step_model
-from worldmodel.training.step import Batch, member_loss
+from worldmodel.training.step import Batch, member_loss, read
 
 DORMANT = 0.025
 """A unit is dormant below this share of its layer's mean activity (Sokar et al. 2023, arXiv 2302.12902)."""
@@ -100,9 +100,7 @@ def trunk_activity(
     hidden: list[Array] = []
     for block in model.trunk.blocks:
         block.down = _Recorder(block.down, hidden)  # pyright: ignore[reportAttributeAccessIssue]
-    last = jnp.concatenate([dynamics.codec.reward.known(batch.last_reward)[:, None], batch.rewards[:, :-1]], axis=1)
-    before = jax.tree.map(lambda x: x[:, :-1], batch.observations)
-    trunk = model.trunk(model.embed(model.inputs(before, batch.actions, last)))
+    trunk = model.trunk(model.embed(read(model, batch)))
     return trunk.reshape(-1, trunk.shape[-1]), hidden
 
 

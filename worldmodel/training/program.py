@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from worldmodel.codec import StepCodec
 from worldmodel.training.config import TrainingConfig
 from worldmodel.training.sharding import Layout
-from worldmodel.training.step import make_optimizer, make_train_step
+from worldmodel.training.step import Codecs, make_optimizer, make_train_step
 
 
-def program(config: TrainingConfig, codec: StepCodec, layout: Layout | None = None) -> tuple[Any, Any]:
+def program(config: TrainingConfig, codec: Codecs, layout: Layout | None = None) -> tuple[Any, Any]:
     """`(optimizer, train_step)`, see `make_optimizer` and `make_train_step`; `layout` is that of `config.mesh`."""
     optimizer = make_optimizer(
         learning_rate=config.learning_rate,

@@ -8,17 +8,21 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 from worldmodel._types import Array, Int, PyTree
 from worldmodel.codec import StepCodec
-from worldmodel.model.step import Params, StepConfig, step_model
+from worldmodel.model.step import Params, StepConfig, StepModel, step_model
 from worldmodel.training.precision import bfloat16_products
 from worldmodel.training.sharding import Layout
+from worldmodel.training.worlds import by_world, map_worlds, member_params, summary
 
 TRAINING_BIN_SCALE = 0.1
 """Bins of the training loss relative to the reported likelihood's, so that precision keeps paying."""
+
+
+Parts = dict[str, dict[str, Array]]
+"""Of every world the parts of its negative log-likelihood."""
 
 
 class Batch(NamedTuple):
@@ -26,7 +30,8 @@ class Batch(NamedTuple):
 
     observations columns `[B, L+1, ...]`, actions columns `[B, L, ...]`, rewards float32 `[B, L]`, terminated float32
     `[B, L]` (1 where the transition ended the episode), mask float32 `[B, L]` (1 where the transition exists),
-    last_reward float32 `[B]` (what the step before the window paid; NaN where the window begins its episode).
+    last_reward float32 `[B]` (what the step before the window paid; NaN where the window begins its episode), context
+    float32 `[B, C]` (what holds for the whole episode, encoded).
     """
 
     observations: PyTree
@@ -35,6 +40,17 @@ class Batch(NamedTuple):
     terminated: Array
     mask: Array
     last_reward: Array
+    context: Array
+
+    @property
+    def before(self) -> PyTree:
+        """Observations that actions were taken at, columns `[B, L, ...]`."""
+        return jax.tree.map(lambda x: x[:, :-1], self.observations)
+
+    @property
+    def after(self) -> PyTree:
+        """Observations that actions led to, columns `[B, L, ...]`."""
+        return jax.tree.map(lambda x: x[:, 1:], self.observations)
 
 
 class TrainState(NamedTuple):
@@ -56,20 +72,19 @@ def member_loss(
 ) -> tuple[Array, dict[str, Array]]:
     """Loss of one member, and its negative log-likelihood per part in nats per transition.
 
-    The observation's likelihood is weighted as in `LeafHead.objective`.
+    Gradients of numbers are balanced, see `logistic_mixture_log_prob`.
 
     `remat` (see `REMAT`) and `bfloat16` concern the trunk; the heads' likelihoods need float32.
     """
     model = step_model(config, codec, params)
-    before, after = (jax.tree.map(lambda x, c=c: x[:, c], batch.observations) for c in (np.s_[:-1], np.s_[1:]))
-    last_reward = jnp.concatenate([codec.reward.known(batch.last_reward)[:, None], batch.rewards[:, :-1]], axis=1)
+    before, after = batch.before, batch.after
     sequence = model.sequence
     if bfloat16 or remat != "none":
         sequence = partial(_lean_sequence(config, codec, remat, bfloat16), params)
-    h = sequence(model.inputs(before, batch.actions, last_reward))
-    observation = model.observation_log_prob(h, before, after, bin_scale=TRAINING_BIN_SCALE)
-    weighted = model.observation_objective(h, before, after, bin_scale=TRAINING_BIN_SCALE)
-    reward = model.reward_log_prob(h, after, batch.rewards, bin_scale=TRAINING_BIN_SCALE)
+    h = sequence(read(model, batch))
+    training: dict[str, Any] = {"bin_scale": TRAINING_BIN_SCALE, "balanced": True}
+    observation = model.observation_log_prob(h, before, after, **training)
+    reward = model.reward_log_prob(h, after, batch.rewards, **training)
     logit = model.end_logit(h, after, batch.rewards)
     end = -optax.sigmoid_binary_cross_entropy(logit, batch.terminated)
     count = jnp.maximum(batch.mask.sum(), 1.0)
@@ -78,7 +93,16 @@ def member_loss(
         return -jnp.sum(x * batch.mask) / count
 
     metrics = {"observation": mean(observation.sum(axis=-1)), "reward": mean(reward), "terminated": mean(end)}
-    return mean(weighted) + metrics["reward"] + metrics["terminated"], metrics
+    return metrics["observation"] + metrics["reward"] + metrics["terminated"], metrics
+
+
+def read(model: StepModel, batch: Batch) -> Array:
+    """What the trunk reads of a batch, `[B, L, F]`."""
+    known = model.codec.reward.known(batch.last_reward)
+    last_reward = jnp.concatenate([known[:, None], batch.rewards[:, :-1]], axis=1)
+    lead = batch.rewards.shape
+    context = jnp.broadcast_to(batch.context[:, None], (*lead, batch.context.shape[-1]))
+    return model.inputs(batch.before, batch.actions, last_reward, context)
 
 
 def _lean_sequence(config: StepConfig, codec: StepCodec, remat: str, bfloat16: bool) -> Callable[..., Array]:
@@ -136,8 +160,14 @@ def _decayed(params: Params) -> Any:
     return jax.tree_util.tree_map_with_path(lambda path, leaf: leaf.ndim > 2 and path[-1].key != "bias", params)
 
 
-Shares = Batch
-"""A batch dealt out to the members: every leaf `[M, B/M, ...]`."""
+Codecs = StepCodec | Mapping[str, StepCodec]
+"""Of the only world, or of several by name (see `worldmodel.training.worlds`)."""
+
+Batches = Batch | Mapping[str, Batch]
+"""Of the only world, or one of each by name, all of as many windows."""
+
+Shares = Mapping[str, Batch]
+"""Every world's batch dealt out to the members: every leaf `[M, B/M, ...]`."""
 
 
 class Objective:
@@ -145,7 +175,7 @@ class Objective:
 
     Args:
       config: sizes of the model.
-      codec: of its values.
+      codec: of its values, in the only world or by world.
       accumulate: micro-batches whose gradients are summed; the sum is that of the whole batch.
       remat: "none" or a key of `REMAT`.
       bfloat16: the trunk's products are computed in bfloat16.
@@ -155,7 +185,7 @@ class Objective:
     def __init__(
         self,
         config: StepConfig,
-        codec: StepCodec,
+        codec: Codecs,
         *,
         accumulate: int = 1,
         remat: str = "none",
@@ -163,39 +193,54 @@ class Objective:
         layout: Layout | None = None,
     ):
         self.config, self.layout, self._accumulate = config, layout, accumulate
-        self._loss = partial(member_loss, config, codec, remat=remat, bfloat16=bfloat16)
+        self._losses = {
+            world: partial(member_loss, config, own, remat=remat, bfloat16=bfloat16)
+            for world, own in by_world(codec).items()
+        }
 
-    def deal(self, batch: Batch) -> Shares:
+    def deal(self, batch: Batches) -> Shares:
         """Every member's own share of the batch; `ValueError` unless there is an equal one for each."""
-        windows, members = batch.mask.shape[0], self.config.members
-        if windows % members:
-            raise ValueError(f"a batch of {windows} windows; a multiple of the {members} members is needed")
-        shares = jax.tree.map(lambda x: x.reshape(members, -1, *x.shape[1:]), batch)
+        batch, members = by_world(batch), self.config.members
+        for own in batch.values():
+            if len(own.mask) % members:
+                raise ValueError(f"a batch of {len(own.mask)} windows; a multiple of the {members} members is needed")
+        shares = jax.tree.map(lambda x: x.reshape(members, len(x) // members, *x.shape[1:]), batch)
         return shares if self.layout is None else jax.lax.with_sharding_constraint(shares, self.layout.shares)
 
-    def loss(self, params: Params, shares: Shares, weights: Array | None = None) -> tuple[Array, dict[str, Array]]:
-        """Sum of the members' losses, and the mean over members of each part; `weights` `[M]` multiply both."""
+    def loss(self, params: Params, shares: Shares, weights: Mapping[str, Array] | None = None) -> tuple[Array, Parts]:
+        """Sum of the members' losses in all worlds, and the mean over members of each world's parts.
+
+        `weights` `[M]` of each world multiply both.
+        """
         if self.layout is not None and self.layout.sizes["members"] > 1:
-            losses, parts = jax.vmap(self._loss, spmd_axis_name="members")(params, shares)
+            losses, parts = jax.vmap(self._member, spmd_axis_name="members")(params, shares)
         else:
             each = []
             for m in range(self.config.members):
-                each.append(self._loss(*jax.tree.map(lambda x, m=m: x[m], (params, shares))))
+                each.append(self._member(*jax.tree.map(lambda x, m=m: x[m], (params, shares))))
             losses, parts = jax.tree.map(lambda *values: jnp.stack(values), *each)
         if weights is not None:
-            losses, parts = jax.tree.map(lambda x: x * weights, (losses, parts))
-        return jnp.sum(losses), jax.tree.map(jnp.mean, parts)
+            losses = map_worlds(lambda loss, weight: loss * weight, losses, weights)
+            parts = {world: jax.tree.map(lambda x, w=weights[world]: x * w, own) for world, own in parts.items()}
+        return jnp.sum(sum(losses.values())), jax.tree.map(jnp.mean, parts)
 
-    def gradients(self, params: Params, batch: Batch) -> tuple[tuple[Array, dict[str, Array]], Params]:
+    def _member(self, params: Params, shares: Shares) -> tuple[dict[str, Array], Parts]:
+        """One member's loss in every world, and its parts."""
+        said = {world: loss(member_params(params, world), shares[world]) for world, loss in self._losses.items()}
+        return {world: loss for world, (loss, _) in said.items()}, {world: parts for world, (_, parts) in said.items()}
+
+    def gradients(self, params: Params, batch: Batches) -> tuple[tuple[Array, Parts], Params]:
         """`((loss, parts), gradients)` of a whole batch, in `accumulate` pieces."""
         differentiate = jax.value_and_grad(self.loss, has_aux=True)
         shares, pieces = self.deal(batch), self._accumulate
         if pieces == 1:
             return differentiate(params, shares)
         # Every `pieces`-th window: a micro-batch is spread over the devices as the batch is.
-        split = jax.tree.map(lambda x: jnp.moveaxis(x.reshape(len(x), -1, pieces, *x.shape[2:]), 2, 0), shares)
-        counts = split.mask.sum(axis=range(2, split.mask.ndim))
-        weights = counts / jnp.maximum(counts.sum(axis=0), 1.0)
+        split = jax.tree.map(
+            lambda x: jnp.moveaxis(x.reshape(len(x), x.shape[1] // pieces, pieces, *x.shape[2:]), 2, 0), shares
+        )
+        counts = {world: own.mask.sum(axis=range(2, own.mask.ndim)) for world, own in split.items()}
+        weights = {world: own / jnp.maximum(own.sum(axis=0), 1.0) for world, own in counts.items()}
 
         def add(total, piece):
             return jax.tree.map(jnp.add, total, differentiate(params, *piece)), None
@@ -206,14 +251,14 @@ class Objective:
 
 def make_train_step(
     config: StepConfig,
-    codec: StepCodec,
+    codec: Codecs,
     optimizer: optax.GradientTransformation,
     *,
     accumulate: int = 1,
     remat: str = "none",
     bfloat16: bool = False,
     layout: Layout | None = None,
-) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, Array]]]:
+) -> Callable[[TrainState, Batches], tuple[TrainState, dict[str, Array]]]:
     """A jitted step; each member learns from its own share of the batch: `ValueError` unless `M` divides `B`.
 
     It donates the state: the one passed in is gone. Where loss or gradient is not finite, the state comes back as it
@@ -221,7 +266,7 @@ def make_train_step(
     """
     objective = Objective(config, codec, accumulate=accumulate, remat=remat, bfloat16=bfloat16, layout=layout)
 
-    def train_step(state: TrainState, batch: Batch):
+    def train_step(state: TrainState, batch: Batches):
         (total, parts), grads = objective.gradients(state.params, batch)
         with jax.numpy_dtype_promotion("standard"):  # optax's schedules mix types
             updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
@@ -234,9 +279,8 @@ def make_train_step(
         if layout is not None:
             following = jax.lax.with_sharding_constraint(following, layout.state(following))
         metrics = {
-            "loss": total / config.members,
-            "nll": sum(parts.values()),
-            **parts,
+            "loss": total / (config.members * len(parts)),
+            **summary(parts),
             "grad_norm": norm,
             "skipped": 1.0 - finite.astype(jnp.float32),
         }
@@ -246,15 +290,15 @@ def make_train_step(
 
 
 def make_evaluation(
-    config: StepConfig, codec: StepCodec, *, bfloat16: bool = False, layout: Layout | None = None
-) -> Callable[[Params, Batch], dict[str, Array]]:
-    """A jitted `(params, batch) -> parts`: the mean over members of each one's nats on its share of the batch."""
+    config: StepConfig, codec: Codecs, *, bfloat16: bool = False, layout: Layout | None = None
+) -> Callable[[Params, Batches], dict[str, Array]]:
+    """A jitted `(params, batch) -> nats`: means over members, each on its share of the batch, as `summary` has them."""
     objective = Objective(config, codec, bfloat16=bfloat16, layout=layout)
-    return jax.jit(lambda params, batch: objective.loss(params, objective.deal(batch))[1])
+    return jax.jit(lambda params, batch: summary(objective.loss(params, objective.deal(batch))[1]))
 
 
-def as_batch(window: Mapping[str, Any]) -> Batch:
-    """The pipeline's dict of arrays as a `Batch`."""
+def as_batch(window: Mapping[str, Any], codec: StepCodec) -> Batch:
+    """The pipeline's dict of arrays as a `Batch`; its contexts are encoded."""
     return Batch(
         jax.tree.map(jnp.asarray, window["observations"]),
         jax.tree.map(jnp.asarray, window["actions"]),
@@ -262,4 +306,5 @@ def as_batch(window: Mapping[str, Any]) -> Batch:
         jnp.asarray(window["terminated"], jnp.float32),
         jnp.asarray(window["mask"], jnp.float32),
         jnp.asarray(window["last_reward"], jnp.float32),
+        jnp.asarray(codec.context.encode(window["context"])),
     )

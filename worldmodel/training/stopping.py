@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import json
 import math
 import signal
 import threading
@@ -13,6 +14,8 @@ from typing import Any
 
 import jax
 import numpy as np
+
+from worldmodel.training.worlds import ONLY
 
 PATIENCE = 10
 """Steps in a row without a finite loss and gradient after which training stops."""
@@ -100,11 +103,17 @@ class SkippedSteps:
         if self.in_a_row < PATIENCE:
             return
         path = self._run / f"not_finite_step_{step}_process_{jax.process_index()}.npz"
-        leaves = jax.tree_util.tree_leaves_with_path(dict(windows))
-        np.savez(path, allow_pickle=False, **{jax.tree_util.keystr(p): np.asarray(leaf) for p, leaf in leaves})
+        leaves = jax.tree_util.tree_leaves_with_path(dict(windows.get(ONLY, windows)))
+        np.savez(path, allow_pickle=False, **{jax.tree_util.keystr(p): _plain(leaf) for p, leaf in leaves})
         lost = {name: float(metrics[name]) for name in ("loss", "grad_norm")}
         name, value = next((item for item in lost.items() if not math.isfinite(item[1])), ("loss", lost["loss"]))
         raise FloatingPointError(
             f"{name} is {value} at step {step}; the last checkpoint in {self._run} is unharmed; {PATIENCE} steps in a "
             f"row were skipped, and the batch of the last is in {path.name}"
         )
+
+
+def _plain(leaf: Any) -> np.ndarray:
+    """An array as it is; objects, which are contexts, as JSON."""
+    array = np.asarray(leaf)
+    return np.array([json.dumps(value) for value in array]) if array.dtype == np.object_ else array
