@@ -14,8 +14,9 @@ from worldmodel.agents.record import record
 from worldmodel.codec import BIN_FRACTION
 from worldmodel.corpus.columns import Columns
 from worldmodel.fidelity.noise_reference import PHASE, noise_reference
+from worldmodel.fidelity.paired import paired_rollout
 from worldmodel.fidelity.replay import draw_starts, gather, open_loop_paths, teacher_forced
-from worldmodel.fidelity.rollout import one_step, open_loop, paired_rollout
+from worldmodel.fidelity.rollout import one_step, open_loop
 from worldmodel.trajectory import Spec
 
 COLUMNS = log(30)

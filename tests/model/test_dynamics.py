@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.model.worlds import earlier
 from worldmodel.model.dynamics import StepDynamics
 from worldmodel.model.step import PARTS, step_model
 
@@ -75,7 +76,12 @@ def action(world):
 def assert_close(got, want, tolerance=1e-5, context=""):
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
         assert a.dtype == b.dtype
-        np.testing.assert_allclose(a, b, atol=tolerance, rtol=tolerance, err_msg=context)
+        if a.dtype == np.uint8:  # a level of a picture lies now and then on the edge between two
+            apart = np.abs(np.asarray(a, np.int32) - np.asarray(b, np.int32))
+            assert apart.max() <= 1, context
+            assert apart.mean() < 1e-3, context
+        else:
+            np.testing.assert_allclose(a, b, atol=tolerance, rtol=tolerance, err_msg=context)
 
 
 def assert_same_bits(got, want):
@@ -110,7 +116,9 @@ def test_observing_a_history_equals_the_sequence_though_rows_reset_at_different_
         model = step_model(world.config, world.codec, params)
         first = jnp.full((ROWS, 1), world.codec.reward.mean, jnp.float32)
         h = model.sequence(model.inputs(before, action, jnp.concatenate([first, reward[:, :-1]], axis=1)))
-        return h, model.log_prob(h, before, after, reward, terminated.astype(jnp.float32)), model.mean(h, before)
+        seen = earlier(world, before)
+        nats = model.log_prob(h, before, after, reward, terminated.astype(jnp.float32), seen)
+        return h, nats, model.mean(h, before, seen)
 
     rows, times = np.arange(ROWS)[:, None], resets[:, None] + np.arange(length)
     pieces = (
@@ -127,7 +135,9 @@ def test_observing_a_history_equals_the_sequence_though_rows_reset_at_different_
         for age in (1, WINDOW - 1, WINDOW, WINDOW + 1, 3 * WINDOW):
             assert_close(got[:, age - 1], want[:, age - 1], context=f"member {m}, step {age}")
         assert_close(got, want)
-        assert_close(jax.tree.map(lambda x, m=m: np.asarray(x)[times, m, rows], predicted), want_mean)
+        # A level of a predicted picture that lies between two is rounded here and there, and the reward given it.
+        rounding = 1e-2 if world.codec.looks_back else 1e-5
+        assert_close(jax.tree.map(lambda x, m=m: np.asarray(x)[times, m, rows], predicted), want_mean, rounding)
         # A narrow mixture magnifies the last bits of what it is given.
         assert_close(np.asarray(nats)[times, m, rows], want_nats, 1e-3)
 
@@ -235,11 +245,21 @@ def test_replaced_rows_forget_and_others_go_on(world, default, state):
     assert np.abs(new - old).max() > 1e-2
 
 
+def spread_of_scene(codec, central):
+    """A number and two pictures."""
+    place = np.std(np.asarray(central["place"])[..., 0], axis=0) / codec.leaves[0].delta_scale[0]
+    pairs = (central["camera"], central["depth"])
+    apart = [np.mean((pair[0] != pair[1]).any(axis=-1), axis=(1, 2)) / 2 for pair in pairs]
+    return np.sqrt((place**2 + apart[0] + apart[1]) / 3)
+
+
 def test_disagreement_is_the_spread_of_the_members(world, default, state, action):
     info = default.advance(world.params, state, action, keys(80))[4]
     central = default.predict(world.params, state, action)[0]
     codec = world.codec.observation
-    if codec.kind == "tree":
+    if world.codec.looks_back:
+        want = spread_of_scene(codec, central)
+    elif codec.kind == "tree":
         spread = np.std(np.asarray(codec.flatten(central))[..., : codec.numbers], axis=0)
         apart = np.mean(np.asarray(codec.index(at(central, 0)) != codec.index(at(central, 1))) / 2.0, axis=-1)
         parts = np.sum((spread / codec.leaves[0].delta_scale) ** 2, axis=-1) + codec.sites * apart

@@ -14,6 +14,7 @@ from worldmodel.model.heads import (
     CategoricalHead,
     ChainHead,
     Perceptron,
+    balance,
     logistic_mixture_log_prob,
     logistic_mixture_mean,
     logistic_mixture_sample,
@@ -126,7 +127,7 @@ def test_balance_keeps_the_value_and_multiplies_the_gradient_of_means_and_scales
 
     def values(balanced):
         def total(p):
-            return logistic_mixture_log_prob(p, value, BINS, balanced=balanced).sum()
+            return logistic_mixture_log_prob(balance(p, BINS) if balanced else p, value, BINS).sum()
 
         return jax.jit(jax.value_and_grad(total))(parameters)
 

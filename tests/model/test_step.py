@@ -1,6 +1,7 @@
 """The step model: causal, factored as said, and drawing what it scores."""
 
 import dataclasses
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tests.model.worlds import make_world
+from tests.model.worlds import earlier, make_world
 from worldmodel.codec import fit_codec
 from worldmodel.model.dynamics import StepDynamics
 from worldmodel.model.heads import logistic_mixture_log_prob
@@ -36,7 +37,9 @@ def everything(world, model):
         last_reward = jnp.concatenate([first, reward[:, :-1]], axis=1)
         before, after = at(obs, np.s_[:, :-1]), at(obs, np.s_[:, 1:])
         h = model.sequence(model.inputs(before, action, last_reward))
-        return h, model.log_prob(h, before, after, reward, terminated.astype(jnp.float32)), *model.mean(h, before)
+        seen = earlier(world, before)
+        nats = model.log_prob(h, before, after, reward, terminated.astype(jnp.float32), seen)
+        return h, nats, *model.mean(h, before, seen)
 
     return run
 
@@ -50,6 +53,11 @@ def hidden(world, everything):
 def at(columns, where):
     """`column[where]` of every column."""
     return jax.tree.map(lambda column: column[where], columns)
+
+
+def seen_before(world):
+    """What was seen before the last logged step, where the model looks back."""
+    return at(world.obs, np.s_[:, -3]) if world.codec.looks_back else None
 
 
 def differing(got, want):
@@ -110,7 +118,7 @@ def test_future_changes_no_bit_of_the_past_and_the_window_ends_where_said(world,
 def test_parts_are_scored_each_given_the_ones_before(world, model, hidden):
     """Observation, then reward given it, then termination given both."""
     obs, after, reward = at(world.obs, np.s_[:, -2]), at(world.obs, np.s_[:, -1]), world.reward[:, -1]
-    run = jax.jit(model.log_prob)
+    run = jax.jit(partial(model.log_prob, before=seen_before(world)))
     base = np.asarray(run(hidden, obs, after, reward, jnp.zeros(8)))
     assert base.shape == (8, 3)
     moved = jax.tree.map(lambda column: jnp.roll(column, 1, axis=0), after)
@@ -125,12 +133,16 @@ def test_parts_are_scored_each_given_the_ones_before(world, model, hidden):
 
 
 def test_draw_scores_what_it_drew(world, model, hidden):
-    count = {"box": 2 * 3, "discrete": 2, "tree": 2 * 2 + 1 + 4 + 5}[world.codec.observation.kind] + 3
+    codec = world.codec.observation
+    count = {"box": 2 * 3, "discrete": 2, "tree": 2 * 2 + 1 + 4 + 5}[codec.kind] + 3
+    if world.codec.looks_back:  # a number; 6x5 and 9x8 patches of 16 pixels
+        count = 2 + (1 + 30 * 16) + (1 + 72 * 16 * 2) + 3
     assert world.codec.uniforms == count
     uniforms = jnp.asarray(np.random.default_rng(3).uniform(size=(8, count)), jnp.float32)
     obs = at(world.obs, np.s_[:, -2])
-    draw = jax.jit(model.draw)(hidden, obs, uniforms)
-    nats = jax.jit(model.log_prob)(hidden, obs, draw.obs, draw.reward, draw.terminated.astype(jnp.float32))
+    draw = jax.jit(model.draw)(hidden, obs, uniforms, seen_before(world))
+    ended = draw.terminated.astype(jnp.float32)
+    nats = jax.jit(model.log_prob)(hidden, obs, draw.obs, draw.reward, ended, seen_before(world))
     np.testing.assert_allclose(nats, draw.log_prob, atol=1e-5, rtol=1e-5)
     np.testing.assert_array_equal(draw.terminated, uniforms[:, -1] < draw.end_probability)
     for drawn, logged in zip(jax.tree.leaves(draw.obs), jax.tree.leaves(obs), strict=True):

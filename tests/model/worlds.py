@@ -53,6 +53,16 @@ LEVERS = {
 }
 
 
+SCENE = {
+    "type": "Dict",
+    "spaces": {
+        "place": {"type": "Box", "shape": [1], "dtype": "float32", "low": [None], "high": [None]},
+        "camera": {"type": "Box", "shape": [22, 17, 3], "dtype": "uint8", "low": 0.0, "high": 255.0},
+        "depth": {"type": "Box", "shape": [33, 32, 1], "dtype": "uint8", "low": 0.0, "high": 255.0},
+    },
+}
+
+
 class World(NamedTuple):
     """A codec and a model; a log of `B` rows: obs columns `[B, T+1, ...]`, action, reward and terminated `[B, T]`."""
 
@@ -81,6 +91,7 @@ def make_world(kind: str, *, batch: int = 8, steps: int = 3 * WINDOW + 13) -> Wo
     """`box`: three numbers (the last never changes) under three categories; `discrete`: the other way round.
 
     `tree`: numbers, cells of pairs, categories (the last bit never changes) under categories and numbers.
+    `scene`: a number, a picture of few colours and one of many levels under numbers.
     """
     rng = np.random.default_rng(0)
     shape = (batch, steps + 1)
@@ -92,6 +103,9 @@ def make_world(kind: str, *, batch: int = 8, steps: int = 3 * WINDOW + 13) -> Wo
     elif kind == "tree":
         obs, action = _tree_logs(rng, batch, steps)
         spec = Spec(TREE, LEVERS)
+    elif kind == "scene":
+        obs, action = _scene_logs(rng, batch, steps)
+        spec = Spec(SCENE, PAIR)
     else:
         obs = rng.integers(-3, 4, size=shape)
         action = rng.uniform(-1, 1, size=(batch, steps, 2)).astype(np.float32)
@@ -104,6 +118,13 @@ def make_world(kind: str, *, batch: int = 8, steps: int = 3 * WINDOW + 13) -> Wo
     codec = fit_codec(spec, *jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), columns))
     params = {"members": random_params(codec, 1), "starts": rows(obs, np.s_[:, 0])}
     return World(codec, CONFIG, params, *jax.tree.map(jnp.asarray, (obs, action, reward, terminated)))
+
+
+def earlier(world: World, obs: Any) -> Any:
+    """A step before each of `obs` `[B, T, ...]`, at the first one itself; None for a model that needs none."""
+    if not world.codec.looks_back:
+        return None
+    return jax.tree.map(lambda column: jnp.concatenate([column[:, :1], column[:, :-1]], axis=1), obs)
 
 
 def rows(columns, at):
@@ -122,3 +143,14 @@ def _tree_logs(rng, batch, steps):
     obs = {"place": np.clip(place, -90, 90), "grid": grid, "rest": rest}
     levers = rng.integers([1, 0], [4, 2], size=(batch, steps, 2))
     return obs, (levers, rng.uniform(-1, 1, size=(batch, steps, 2)).astype(np.float32))
+
+
+def _scene_logs(rng, batch, steps):
+    shape = (batch, steps + 1)
+    colours = rng.integers(0, 256, size=(5, 3)).astype(np.uint8)
+    still = rng.random(size=(batch, 1, 22, 17)) < 0.9
+    kinds = np.where(still, rng.integers(0, 5, size=(batch, 1, 22, 17)), rng.integers(0, 5, size=(*shape, 22, 17)))
+    depth = np.clip(np.cumsum(rng.integers(-9, 10, size=(*shape, 33, 32, 1)), axis=1) + 128, 0, 255).astype(np.uint8)
+    place = np.cumsum(rng.normal(size=(*shape, 1)), axis=1).astype(np.float32)
+    obs = {"place": place, "camera": colours[kinds], "depth": depth}
+    return obs, rng.uniform(-1, 1, size=(batch, steps, 2)).astype(np.float32)

@@ -68,7 +68,8 @@ def test_worlds_of_a_given_context(world):
     for gain in (-1.0, 1.0):
         env.reset(seed=0, options={"context": {"gain": gain, "task": "push"}, "start": np.zeros(1, np.float32)})
         assert env.step(push)[0] * gain > 0.5
-    batch.reset(seed=0, options={"context": [{"gain": -1.0}, {"gain": 1.0}], "start": np.zeros((2, 1), np.float32)})
+    contexts = [{"gain": gain, "task": "pull"} for gain in (-1.0, 1.0)]
+    batch.reset(seed=0, options={"context": contexts, "start": np.zeros((2, 1), np.float32)})
     moved = batch.step(np.ones((2, 1), np.float32))[0]
     assert moved[0] < -0.5 < 0.5 < moved[1]
 

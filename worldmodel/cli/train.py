@@ -174,10 +174,10 @@ def _continuation(options: Options) -> Any:
 
 def _estimate(options: Options, corpus: Any, config: TrainingConfig) -> dict[str, Any]:
     from worldmodel.training.checkpoint import describe
-    from worldmodel.training.claim import FITTED, codec_of
+    from worldmodel.training.claim import codec_of, fitted_on
     from worldmodel.training.estimate import estimate
 
-    codec = codec_of(corpus.spec, corpus.held("train").sample(FITTED))
+    codec = codec_of(corpus.spec, fitted_on(corpus.spec, corpus.held("train")))
     result = estimate(
         describe(corpus.spec, codec, config.model, {}),
         config,

@@ -7,6 +7,7 @@ axes.
 from worldmodel.codec.box import BIN_FRACTION, QUANTILES, BoxCodec
 from worldmodel.codec.context import ContextCodec
 from worldmodel.codec.discrete import DiscreteCodec, GridCodec, MultiDiscreteCodec
+from worldmodel.codec.picture import PictureCodec
 from worldmodel.codec.reward import RewardCodec
 from worldmodel.codec.shapes import column_shapes
 from worldmodel.codec.step import SpaceCodec, StepCodec, check_kinds, check_spec, fit_codec
@@ -20,6 +21,7 @@ __all__ = [
     "DiscreteCodec",
     "GridCodec",
     "MultiDiscreteCodec",
+    "PictureCodec",
     "RewardCodec",
     "SpaceCodec",
     "StepCodec",

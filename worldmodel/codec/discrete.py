@@ -213,15 +213,15 @@ class GridCodec(_Sites):
         width = shape[-1] if len(shape) == 3 else 1
         before, after = (np.asarray(x).reshape(len(x), -1, width) for x in (values, following))
         few = min(MOST_VECTORS if width > 1 else MOST_NUMBERS, len(before) // SEEN_OFTEN)
-        cells = _distinct(after, few)
+        cells = distinct_rows(after, few)
         if cells is not None:  # of what came before, only an episode's first value is not among them
-            cells = _distinct(np.concatenate([before.reshape(-1, width), cells]), few)
+            cells = distinct_rows(np.concatenate([before.reshape(-1, width), cells]), few)
         if cells is None:
             return None
         return cls(shape, str(space["dtype"]), tuple(tuple(map(int, c)) for c in cells), _stays(before, after))
 
 
-def _distinct(cells: np.ndarray, few: int) -> np.ndarray | None:
+def distinct_rows(cells: np.ndarray, few: int) -> np.ndarray | None:
     """The different rows of `[..., W]` in lexical order, int64; None where there are more than `few`."""
     rows = cells.reshape(-1, cells.shape[-1])
     found = np.zeros((0, rows.shape[1]), np.int64)

@@ -12,9 +12,10 @@ import numpy as np
 from worldmodel.codec.box import BoxCodec
 from worldmodel.codec.context import ContextCodec, ContextField
 from worldmodel.codec.discrete import DiscreteCodec, GridCodec, MultiDiscreteCodec
+from worldmodel.codec.picture import LARGEST_SIDE, PictureCodec
 from worldmodel.codec.reward import RewardCodec
 from worldmodel.codec.tree import Leaf, TreeCodec
-from worldmodel.spaces import at, leaves, named, shape_of, walk
+from worldmodel.spaces import at, is_image, leaves, named, shape_of, walk
 from worldmodel.trajectory import Spec
 
 LARGEST_BOX = 256
@@ -24,7 +25,12 @@ LARGEST_GRID = 1024
 """Most categories side by side: within a step they are predicted all at once."""
 
 SpaceCodec = BoxCodec | DiscreteCodec | TreeCodec
-_LEAVES: dict[str, Any] = {"box": BoxCodec, "multi_discrete": MultiDiscreteCodec, "grid": GridCodec}
+_LEAVES: dict[str, Any] = {
+    "box": BoxCodec,
+    "multi_discrete": MultiDiscreteCodec,
+    "grid": GridCodec,
+    "picture": PictureCodec,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,19 +48,24 @@ class StepCodec:
         """Uniform numbers that a sampled transition takes: the observation's, two for the reward, one for the end."""
         return self.observation.uniforms + 3
 
+    @property
+    def looks_back(self) -> bool:
+        """Whether the observation before the present one is needed, too: what moves shows in two pictures."""
+        return isinstance(self.observation, TreeCodec) and bool(self.observation.pictures)
+
     def to_json(self) -> dict[str, Any]:
         """Plain JSON; the inverse of `from_json`."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> StepCodec:
-        """The inverse of `to_json`, also of earlier releases, whose rewards have no atoms and episodes no context."""
+        """The inverse of `to_json`."""
         return cls(
             observation=_space_codec_from_json(data["observation"]),
             action=_space_codec_from_json(data["action"]),
             reward=RewardCodec(**_frozen(data["reward"])),
             end_rate=data["end_rate"],
-            context=_context_codec_from_json(data.get("context", {"fields": (), "ignored": ()})),
+            context=_context_codec_from_json(data["context"]),
         )
 
 
@@ -103,6 +114,13 @@ def check_spec(spec: Spec) -> None:
                     "MultiBinary, and Dict and Tuple of them"
                 )
             size = math.prod(shape)
+            if role == "observation" and is_image(leaf) and size > LARGEST_GRID:
+                if max(shape[:2]) > LARGEST_SIDE:
+                    raise ValueError(
+                        f"{name} is a picture of {shape[0]}x{shape[1]} pixels; supported are at most {LARGEST_SIDE}x"
+                        f"{LARGEST_SIDE}: gymnasium.wrappers.ResizeObservation makes it smaller"
+                    )
+                continue
             integers = leaf["type"] == "Box" and np.dtype(leaf["dtype"]).kind in "iu"
             if leaf["type"] == "Box" and size > (LARGEST_GRID if integers else LARGEST_BOX):
                 most = f"{LARGEST_GRID} integers of few values, or {LARGEST_BOX} numbers"
@@ -174,7 +192,10 @@ def _fit_space(space: Mapping[str, Any], role: str, values: Any, following: Any,
 def _fit_leaf(space: Mapping[str, Any], values: Any, following: Any, ends: np.ndarray | None, *, grids: bool) -> Leaf:
     if space["type"] != "Box":
         return MultiDiscreteCodec.fit(space, values, following)
-    grid = GridCodec.fit(space, values, following) if grids else None
+    small = math.prod(space["shape"]) <= LARGEST_GRID
+    grid = GridCodec.fit(space, values, following) if grids and small else None
+    if grid is None and grids and is_image(space):
+        return PictureCodec.fit(space, values, following)
     return grid or BoxCodec.fit(space, values, following, ends)
 
 

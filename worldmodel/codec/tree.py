@@ -1,6 +1,6 @@
-"""Codecs of spaces with several parts: the leaves of a `Dict` or `Tuple`, or one leaf of categories by itself.
+"""Codecs of spaces with several parts: the leaves of a `Dict` or `Tuple`, or one leaf of categories or pixels.
 
-Continuous dimensions of all Boxes come first, side by side; then the sites of all categorical leaves.
+Continuous dimensions of all Boxes come first, side by side; then the sites of all categorical leaves; then pictures.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ import numpy as np
 
 from worldmodel.codec.box import BoxCodec
 from worldmodel.codec.discrete import GridCodec, MultiDiscreteCodec
+from worldmodel.codec.picture import PictureCodec
 from worldmodel.spaces import Path, assemble, at
 
-Leaf = BoxCodec | MultiDiscreteCodec | GridCodec
+Leaf = BoxCodec | MultiDiscreteCodec | GridCodec | PictureCodec
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +46,13 @@ class TreeCodec:
     def categories(self) -> tuple[tuple[Path, MultiDiscreteCodec | GridCodec], ...]:
         """The categorical leaves."""
         pairs = zip(self.paths, self.leaves, strict=True)
-        return tuple((p, leaf) for p, leaf in pairs if not isinstance(leaf, BoxCodec))
+        return tuple((p, leaf) for p, leaf in pairs if isinstance(leaf, (MultiDiscreteCodec, GridCodec)))
+
+    @cached_property
+    def pictures(self) -> tuple[tuple[Path, PictureCodec], ...]:
+        """The leaves that are pictures."""
+        pairs = zip(self.paths, self.leaves, strict=True)
+        return tuple((p, leaf) for p, leaf in pairs if isinstance(leaf, PictureCodec))
 
     @cached_property
     def numbers(self) -> int:
@@ -82,6 +89,11 @@ class TreeCodec:
         """Both, in the order of `flatten`."""
         return self.numbers_active + self.sites_active
 
+    @property
+    def dimensions(self) -> int:
+        """Over how many dimensions the likelihood is spread: numbers and sites that change, and all pixels."""
+        return sum(self.active) + sum(leaf.pixels for _, leaf in self.pictures)
+
     @cached_property
     def bins(self) -> np.ndarray:
         """Bin width of each continuous dimension in units of the target, float32 `[C]`."""
@@ -94,28 +106,35 @@ class TreeCodec:
 
     @property
     def uniforms(self) -> int:
-        """How many uniform numbers a drawn value takes: two for each number, one for each site and for all sites."""
-        return 2 * self.numbers + (1 + self.sites if self.sites else 0)
+        """How many uniform numbers a drawn value takes: two for each number, one for each site and for all sites.
+
+        And those of its pictures.
+        """
+        sites = 1 + self.sites if self.sites else 0
+        return 2 * self.numbers + sites + sum(leaf.uniforms for _, leaf in self.pictures)
 
     @property
     def size(self) -> int:
         """Number of features."""
-        return self.numbers + sum(self.nvec)
+        return self.numbers + sum(self.nvec) + sum(leaf.patches for _, leaf in self.pictures)
 
     def flatten(self, value: Any) -> jax.Array:
-        """A value -> float32 `[..., C + S]`: its numbers, then its categories."""
+        """A value -> float32 `[..., C + S + P]`: its numbers, its categories, the brightness of its patches."""
         numbers = [leaf.flatten(at(value, path)) for path, leaf in self.boxes]
         sites = [leaf.index(at(value, path)).astype(jnp.float32) for path, leaf in self.categories]
-        return jnp.concatenate([*numbers, *sites], axis=-1)
+        patches = [leaf.flatten(at(value, path)) for path, leaf in self.pictures]
+        return jnp.concatenate([*numbers, *sites, *patches], axis=-1)
 
     def number_features(self, value: Any) -> jax.Array:
         """Continuous dimensions, standardised, float32 `[..., C]`."""
         return jnp.concatenate([leaf.features(at(value, path)) for path, leaf in self.boxes], axis=-1)
 
     def features(self, value: Any) -> jax.Array:
-        """`number_features`, then a one-hot of every site, float32 `[..., size]`."""
+        """`number_features`, a one-hot of every site, brightness of patches from -1 to 1, float32 `[..., size]`."""
+        numbers = [self.number_features(value)] if self.boxes else []
         hot = [leaf.features(at(value, path)) for path, leaf in self.categories]
-        return jnp.concatenate([*([self.number_features(value)] if self.boxes else []), *hot], axis=-1)
+        patches = [leaf.flatten(at(value, path)) / 127.5 - 1.0 for path, leaf in self.pictures]
+        return jnp.concatenate([*numbers, *hot, *patches], axis=-1)
 
     @property
     def number_pieces_size(self) -> int:
@@ -142,6 +161,11 @@ class TreeCodec:
     def decode_index(self, index: jax.Array, current: Any) -> Any:
         """The value with these categories `[..., S]`; its numbers, and the sites that never change, as in `current`."""
         return self._replace(current, self._decoded(self.categories, index, current))
+
+    def replace_pictures(self, pictures: Iterable[jax.Array], current: Any) -> Any:
+        """The value with these pictures, in the order of the leaves; everything else as in `current`."""
+        found = [(path, new) for (path, _), new in zip(self.pictures, pictures, strict=True)]
+        return self._replace(current, found)
 
     def _decoded(self, parts: Iterable[tuple[Path, Any]], flat: jax.Array, current: Any) -> Iterator[tuple[Path, Any]]:
         first = 0

@@ -15,9 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from worldmodel._types import Array, PyTree
+from worldmodel.codec import StepCodec
 from worldmodel.corpus.columns import Columns
+from worldmodel.corpus.windows import rows_of
 from worldmodel.model.dynamics import StepDynamics
-from worldmodel.spaces import map_columns
+from worldmodel.spaces import at, map_columns
 from worldmodel.training.checkpoint import WorldModel
 
 SAMPLES = 19
@@ -69,8 +71,8 @@ def gather(columns: Columns, episodes: np.ndarray, first: np.ndarray, steps: int
     lengths = columns.lengths[episodes]
     row = columns.starts[episodes] + np.clip(time[:-1], 0, lengths - 1)
     return Replay(
-        obs=rows(columns.observations, columns.observation_starts[episodes] + np.clip(time, 0, lengths)),
-        action=rows(columns.actions, row),
+        obs=rows_of(columns.observations, columns.observation_starts[episodes] + np.clip(time, 0, lengths)),
+        action=rows_of(columns.actions, row),
         reward=columns.rewards[row],
         terminated=columns.terminated_rows[row],
         real=(time[:-1] >= 0) & (time[:-1] < lengths),
@@ -82,9 +84,9 @@ def gather(columns: Columns, episodes: np.ndarray, first: np.ndarray, steps: int
     )
 
 
-def rows(columns: PyTree, at: Any) -> PyTree:
-    """`column[at]` of every column."""
-    return map_columns(lambda column: column[at], columns)
+def rows(columns: PyTree, where: Any) -> PyTree:
+    """`column[where]` of every column."""
+    return map_columns(lambda column: column[where], columns)
 
 
 def draw_starts(columns: Columns, steps: int, starts: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -110,7 +112,8 @@ class Forced(NamedTuple):
     prediction float32 `[T, M, E, D]`: central prediction of the observation; reward and end `[T, M, E]`: reward given
     it, and P(end) given both; sampled_end `[T, M, E]`: P(end) given a sampled observation and reward, averaged over
     `SAMPLES`, which is what an imagined episode is exposed to; log_prob `[T, M, E]`: nats of the true observation;
-    below, equal int32 `[T, M, E, D]`: how many of `SAMPLES` sampled observations lie below the truth, and on it.
+    below, equal int32 `[T, M, E, D]`: how many of `SAMPLES` sampled observations lie below the truth, and on it;
+    pixels `[T, M, E]`: share of the pixels of pictures that the central prediction has right, NaN without pictures.
     """
 
     prediction: Any
@@ -120,6 +123,7 @@ class Forced(NamedTuple):
     log_prob: Any
     below: Any
     equal: Any
+    pixels: Any
 
 
 def teacher_forced(world: WorldModel, replay: Replay, seed: int) -> Forced:
@@ -156,10 +160,22 @@ def _teacher_forced(dynamics: StepDynamics, params: PyTree, key: Array, first: A
             log_prob=dynamics.score(params, state, action, obs, reward, terminated)[..., 0],
             below=jnp.sum((samples < truth).astype(jnp.int32), axis=0)[None],
             equal=jnp.sum((samples == truth).astype(jnp.int32), axis=0)[None],
+            pixels=same_pixels(dynamics.codec, central, jax.tree.map(lambda column: column[None], obs)),
         )
         return dynamics.observe(params, state, action, obs, reward, terminated), out
 
     return jax.lax.scan(body, state, (xs, jax.random.split(sample_key, len(xs[-1]))))[1]
+
+
+def same_pixels(codec: StepCodec, one: PyTree, other: PyTree) -> Any:
+    """Share of the pixels of all pictures that are the same in both `[...]`; NaN where the codec has no pictures."""
+    if not codec.looks_back:
+        lead = np.shape(jax.tree.leaves(one)[0])[:2]
+        return jnp.full(lead, jnp.nan, jnp.float32)
+    space: Any = codec.observation
+    pairs = [(at(one, path), at(other, path)) for path, _ in space.pictures]
+    same = [(a == b).all(axis=-1).astype(jnp.float32) for a, b in pairs]
+    return sum(s.sum(axis=(-2, -1)) for s in same) / sum(s.shape[-2] * s.shape[-1] for s in same)
 
 
 def open_loop_paths(world: WorldModel, before: Replay, after: Replay, seed: int) -> tuple[np.ndarray, np.ndarray]:

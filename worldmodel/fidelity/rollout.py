@@ -5,18 +5,13 @@ All intervals resample episodes. "Standard deviations" are those of the training
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from functools import partial
 from typing import Any
 
-import jax
 import numpy as np
 from scipy import special
 
-from worldmodel._types import Array, PyTree
 from worldmodel.agents.counting import StepLedger
-from worldmodel.agents.policies import PureFunction, as_function
 from worldmodel.codec import BIN_FRACTION, BoxCodec, DiscreteCodec, SpaceCodec, TreeCodec
 from worldmodel.corpus.columns import Columns
 from worldmodel.fidelity.estimates import Estimate, cluster_mean_interval, cluster_ratio_interval, median_curve
@@ -30,13 +25,10 @@ from worldmodel.fidelity.replay import (
     draw_starts,
     gather,
     open_loop_paths,
-    rows,
-    single_members,
     teacher_forced,
 )
-from worldmodel.simulator import Policy, SimState, Simulator
+from worldmodel.spaces import at
 from worldmodel.training.checkpoint import WorldModel
-from worldmodel.trajectory import Trajectory
 
 MAX_EPISODES = 64
 MAX_STEPS = 1000
@@ -64,7 +56,9 @@ def one_step(
       Discrete observations: `accuracy`, nats per observation, and nulls beside `why` for what needs a distance.
       Observations of several parts: distances and coverage are of their numbers; `accuracy` is the share of categories
       predicted rightly, `exact_match` that of observations whose categories all are, `persistence_accuracy` and
-      `persistence_exact_match` those of predicting no change; `nll_per_dim` is over numbers and categories that change.
+      `persistence_exact_match` those of predicting no change; `nll_per_dim` is over numbers and categories that change
+      and over all pixels; with pictures, `pixel_accuracy` is the share of their pixels that are predicted rightly, and
+      `persistence_pixel_accuracy` that of those which stay.
     """
     episodes, sample = _pick_episodes(columns, seed, max_episodes, max_steps)
     steps = int(min(columns.lengths[episodes].max(), max_steps))
@@ -125,7 +119,7 @@ def _numbers(
         nothing = Estimate(None, None, None, 0, "no dimension of the training observations changes").to_json()
         return {**out, "nll_per_dim": nothing, "coverage_90": nothing}
     width = np.log(BIN_FRACTION * np.array(codec.scale)[active])
-    count = sum(codec.active)
+    count = _dimensions(codec)
     per_dim = width.mean() if count == len(width) else width.sum() / count
     nll = cluster_mean_interval(-_mixture(forced)[real] / count + per_dim, ids, seed)
     # The rank form of `one_step.pit`, from counts: the samples themselves would not fit in memory.
@@ -144,13 +138,14 @@ def _parts(codec: TreeCodec, replay: Replay, forced: Forced, ids: np.ndarray, se
     else:
         why = "no number of the observations changes: no distance between categories"
         nothing = Estimate(None, None, None, 0, why).to_json()
-        count = max(sum(codec.active), 1)
+        count = max(_dimensions(codec), 1)
         nll = cluster_mean_interval(-_mixture(forced)[real] / count, ids, seed).to_json()
         out = {"nrmse": nothing, "nrmse_per_dim": None, "persistence_nrmse": nothing, "nll_per_dim": nll}
         out["coverage_90"] = nothing
     if codec.sites:
-        sites = flat[..., numbers:]
-        right = forced.prediction[..., numbers:] == sites[1:, None]
+        own = np.s_[..., numbers : numbers + codec.sites]
+        sites = flat[own]
+        right = forced.prediction[own] == sites[1:, None]
         still = sites[:-1] == sites[1:]
         found = {
             "accuracy": right.mean(axis=(1, 3)),
@@ -159,7 +154,23 @@ def _parts(codec: TreeCodec, replay: Replay, forced: Forced, ids: np.ndarray, se
             "persistence_exact_match": still.all(axis=2),
         }
         out |= {name: cluster_mean_interval(value[real], ids, seed).to_json() for name, value in found.items()}
+    if codec.pictures:
+        still = np.stack([_still_pixels(codec, replay.obs, t) for t in range(len(real))])
+        shares = {"pixel_accuracy": forced.pixels.mean(axis=1), "persistence_pixel_accuracy": still}
+        out |= {name: cluster_mean_interval(value[real], ids, seed).to_json() for name, value in shares.items()}
     return out
+
+
+def _still_pixels(codec: TreeCodec, obs: Any, t: int) -> np.ndarray:
+    """Share of pixels `[E]` that step `t` left as they were."""
+    pairs = [(at(obs, path)[t], at(obs, path)[t + 1]) for path, _ in codec.pictures]
+    same = [(before == after).all(axis=-1) for before, after in pairs]
+    return np.sum([s.sum(axis=(1, 2)) for s in same], axis=0) / sum(s[0].size for s in same)
+
+
+def _dimensions(codec: BoxCodec | TreeCodec) -> int:
+    """Over how many dimensions a likelihood is spread."""
+    return codec.dimensions if isinstance(codec, TreeCodec) else sum(codec.active)
 
 
 def _active_numbers(codec: SpaceCodec) -> tuple[bool, ...]:
@@ -313,86 +324,3 @@ def _flat(obs: np.ndarray) -> np.ndarray:
     """`[T, E, ...]` -> `[T, E, D]`; integers as float64, whose rounding they do not know."""
     flat = obs.reshape(*obs.shape[:2], -1)
     return flat if np.issubdtype(flat.dtype, np.floating) else flat.astype(np.float64)
-
-
-@dataclasses.dataclass(frozen=True)
-class PairedRollout:
-    """An imagined episode beside a real one, same start and policy; the fields are those of the report's `Evidence`.
-
-    obs float64 `[T+1, D]` (imagined) and `[T'+1, D]` (real), flattened as by the codec where they have several parts,
-    rewards `[T]`, `[T']` or None, ends "terminated", "time
-    limit" or None.
-    """
-
-    imagined_obs: np.ndarray
-    real_obs: np.ndarray
-    imagined_rewards: np.ndarray
-    real_rewards: np.ndarray | None
-    imagined_end: str | None
-    real_end: str | None
-
-
-def paired_rollout(
-    world: WorldModel, policy: Policy, trajectory: Trajectory, *, seed: int = 0, steps: int | None = None
-) -> PairedRollout:
-    """Imagines an episode from the first observation of a real one, under the policy that ran that one.
-
-    Member `seed % M` of the ensemble rules it. `steps`: the longest imagined episode; None: the time limit, or the real
-    episode's length where there is none.
-    """
-    limit = world.spec.max_episode_steps
-    length = steps or limit or len(trajectory)
-    function, params = as_function(policy)
-    dynamics, members = single_members(world)
-    simulator = Simulator(dynamics, limit)
-    first = rows(trajectory.observations, np.s_[:1])
-    beginning = first, None, dynamics.codec.context.encode([trajectory.context])
-    member = members[seed % len(members)]
-    values = _imagine(simulator, function, length, member, params, jax.random.key(seed), beginning)
-    obs, reward, terminated, truncated = jax.tree.map(lambda v: np.asarray(v)[:, 0], values)
-    codec = world.dynamics.codec.observation
-
-    def flat(values: PyTree) -> np.ndarray:
-        if isinstance(codec, TreeCodec):
-            return np.asarray(codec.flatten(values), np.float64)
-        return np.asarray(values).reshape(len(values), -1).astype(np.float64)
-
-    ended = terminated | truncated
-    stop = int(ended.argmax()) + 1 if ended.any() else length
-    return PairedRollout(
-        imagined_obs=np.concatenate([flat(first), flat(rows(obs, np.s_[:stop]))]),
-        real_obs=flat(trajectory.observations),
-        imagined_rewards=reward[:stop],
-        real_rewards=trajectory.rewards,
-        imagined_end=_end(terminated[stop - 1], truncated[stop - 1]),
-        real_end=_end(trajectory.terminated, trajectory.truncated),
-    )
-
-
-@partial(jax.jit, static_argnums=(0, 1, 2))
-def _imagine(
-    simulator: Simulator,
-    function: PureFunction,
-    steps: int,
-    params: PyTree,
-    policy: PyTree,
-    key: Array,
-    beginning: Any,
-) -> tuple[PyTree, Array, Array, Array]:
-    model: Any = simulator.dynamics  # a StepDynamics: the protocol itself cannot start at a given observation
-    start_key, run_key, policy_key = jax.random.split(key, 3)
-    dynamics, obs = model.start_at(params, start_key[None], *jax.tree.map(jax.numpy.asarray, beginning))
-    state = SimState(dynamics, run_key[None], jax.numpy.zeros(1, jax.numpy.int32))
-
-    def body(carry, key):
-        state, obs = carry
-        state, step = simulator.step(params, state, function.run(policy, obs, key[None]))
-        return (state, step.obs), (step.obs, step.reward, step.terminated, step.truncated)
-
-    return jax.lax.scan(body, (state, obs), jax.random.split(policy_key, steps))[1]
-
-
-def _end(terminated: bool | np.bool_, truncated: bool | np.bool_) -> str | None:
-    if terminated:
-        return "terminated"
-    return "time limit" if truncated else None

@@ -15,6 +15,7 @@ from worldmodel._types import Array, ArrayLike, Bool, Float, Key, PyTree
 from worldmodel.codec import BoxCodec, DiscreteCodec, StepCodec
 from worldmodel.model.step import Params, StepConfig, StepModel, step_model
 from worldmodel.model.transformer import LayerCache
+from worldmodel.spaces import at
 
 
 @struct.dataclass
@@ -29,6 +30,7 @@ class StepState:
       reward: float32 `[B]` the last reward (0 units of deviation at the start).
       member: int32 `[B]` the ensemble member that rules the row's episode.
       context: float32 `[B, C]` what holds for the whole episode, encoded.
+      before: the observation before the present one where the codec `looks_back`, else None.
     """
 
     cache: tuple[LayerCache, ...]
@@ -37,6 +39,7 @@ class StepState:
     reward: Array
     member: Array
     context: Array
+    before: PyTree
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,6 +112,7 @@ class StepDynamics:
             reward=self.codec.reward.known(jnp.full(batch, jnp.nan) if last_reward is None else last_reward),
             member=member,
             context=jnp.zeros((batch, width), jnp.float32) if context is None else jnp.asarray(context, jnp.float32),
+            before=obs if self.codec.looks_back else None,
         )
         return state, obs
 
@@ -125,6 +129,7 @@ class StepDynamics:
             reward=pick(fresh.reward, state.reward),
             member=pick(fresh.member, state.member),
             context=pick(fresh.context, state.context),
+            before=jax.tree.map(pick, fresh.before, state.before),
         )
 
     def take_rows(self, state: StepState, rows: Array) -> StepState:
@@ -141,6 +146,7 @@ class StepDynamics:
             reward=take(state.reward),
             member=take(state.member),
             context=take(state.context),
+            before=jax.tree.map(take, state.before),
         )
 
     def advance(
@@ -169,7 +175,7 @@ class StepDynamics:
         """
         h, cache = self._trunk(params, state, action)
         uniforms = jax.vmap(partial(jax.random.uniform, shape=(self.codec.uniforms,)))(key)
-        draws = self._heads(params, StepModel.draw, h, state.observation, uniforms)
+        draws = self._heads(params, StepModel.draw, h, state.observation, uniforms, state.before)
         draw = jax.tree.map(partial(self._own, state), draws)
         info = {"log_prob": draw.log_prob, "end_probability": draw.end_probability, "member": state.member}
         if uncertainty:
@@ -184,7 +190,7 @@ class StepDynamics:
         self._need_all("score")
         h, _ = self._trunk(params, state, action)
         end = jnp.asarray(terminated).astype(jnp.float32)
-        return self._heads(params, StepModel.log_prob, h, state.observation, obs, reward, end)
+        return self._heads(params, StepModel.log_prob, h, state.observation, obs, reward, end, state.before)
 
     def observe(
         self, params: Params, state: StepState, action: PyTree, obs: PyTree, reward: Array, terminated: Array
@@ -198,7 +204,7 @@ class StepDynamics:
         """Central prediction of every member: next obs `[M, B, ...]`, reward `[M, B]`, P(end) `[M, B]`."""
         self._need_all("predict")
         h, _ = self._trunk(params, state, action)
-        return self._heads(params, StepModel.mean, h, state.observation)
+        return self._heads(params, StepModel.mean, h, state.observation, state.before)
 
     def _need_all(self, what: str) -> None:
         if self.grouped:
@@ -221,7 +227,8 @@ class StepDynamics:
 
     def _absorb(self, state: StepState, cache, obs: PyTree, reward: Array) -> StepState:
         seen = jnp.minimum(state.seen + 1, self.config.trunk.window)
-        return dataclasses.replace(state, cache=cache, seen=seen, observation=obs, reward=reward)
+        before = state.observation if self.codec.looks_back else None
+        return dataclasses.replace(state, cache=cache, seen=seen, observation=obs, reward=reward, before=before)
 
     def _over_members(self, params: Params, fn: Callable, per_member: tuple, rows: tuple) -> Any:
         """`fn(model, *per_member[m], *rows)` for every member, stacked `[M, ...]`; grouped, rows are dealt out."""
@@ -249,7 +256,7 @@ class StepDynamics:
 
     def _disagreement(self, params: Params, h: Array, state: StepState) -> Float[Array, " B"]:
         self._need_all("uncertainty")
-        central, _, _ = self._heads(params, StepModel.mean, h, state.observation)
+        central, _, _ = self._heads(params, StepModel.mean, h, state.observation, state.before)
         codec = self.codec.observation
         if isinstance(codec, DiscreteCodec):
             return jnp.mean(jnp.std(codec.features(central), axis=0), axis=-1)
@@ -261,6 +268,10 @@ class StepDynamics:
             said = codec.index(central)
             apart = (said[:, None] != said[None]).astype(jnp.float32)
             spread.append(jnp.mean(apart, axis=(0, 1)))
+        for path, _ in codec.pictures:  # the same of two pixels, over those of a picture
+            said = at(central, path)
+            apart = (said[:, None] != said[None]).any(axis=-1).astype(jnp.float32)
+            spread.append(jnp.mean(apart, axis=(0, 1, 3, 4))[:, None])
         return jnp.sqrt(jnp.mean(jnp.concatenate(spread, axis=-1), axis=-1))
 
 

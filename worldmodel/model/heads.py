@@ -29,19 +29,11 @@ UNIFORM_MARGIN = 1e-6
 """Uniform draws stay this far from 0 and 1, which bounds a logistic sample to 14 scales."""
 
 
-def logistic_mixture_log_prob(
-    parameters: Array, value: Array, bins: ArrayLike, *, bin_scale: float = 1.0, balanced: bool = False
-) -> Array:
+def logistic_mixture_log_prob(parameters: Array, value: Array, bins: ArrayLike, *, bin_scale: float = 1.0) -> Array:
     """Log-probability of the bin `[value - w/2, value + w/2]` of width `w = bin_scale * bins`.
 
     Shapes: parameters `[..., 3K]` (logits, means, raw scales), value `[...]`, bins broadcast to it. Nats `[...]`.
-
-    `balanced` leaves the value as it is and multiplies the gradient of means and scales by the predicted scale. This is
-    the beta-NLL of Seitzer et al. 2022 (arXiv 2203.09168) with beta = 1: gradients stay of order one however sharp the
-    prediction gets. The choice among components keeps its own gradient: the scale would starve it.
     """
-    if balanced:
-        parameters = _balanced(parameters, bins)
     logits, mean, scale = _mixture(parameters, bins)
     half = jnp.asarray(bins, jnp.float32)[..., None] * (bin_scale / 2.0) / scale
     centre = jnp.abs(value[..., None] - mean) / scale  # the logistic is symmetric
@@ -80,8 +72,12 @@ def _mixture(parameters: Array, bins: ArrayLike) -> tuple[Array, Array, Array]:
     return logits, mean, jax.nn.softplus(raw) + floor
 
 
-def _balanced(parameters: Array, bins: ArrayLike) -> Array:
-    """The same parameters, whose means and raw scales pass on their gradient times the mixture's scale."""
+def balance(parameters: Array, bins: ArrayLike) -> Array:
+    """The same parameters of a mixture, whose means and raw scales pass on their gradient times the mixture's scale.
+
+    This is the beta-NLL of Seitzer et al. 2022 (arXiv 2203.09168) with beta = 1: gradients stay of order one however
+    sharp the prediction gets. The choice among components keeps its own gradient: the scale would starve it.
+    """
     fixed = jax.lax.stop_gradient(parameters)
     factor = logistic_mixture_scale(fixed, bins)[..., None]
     kinds = jnp.asarray(np.repeat([0.0, 1.0, 1.0], parameters.shape[-1] // 3), jnp.float32)
@@ -105,9 +101,10 @@ class ChainHead(nnx.Module):
         means = np.linspace(-1.0, 1.0, components) * (0.5 if components > 1 else 0.0)
         bias = np.concatenate([np.zeros(components), means, np.zeros(components)]).astype(np.float32)
         self.bias = nnx.Param(jnp.tile(jnp.asarray(bias), (dims, 1)))
+        self.temper = nnx.Param(jnp.zeros(dims, jnp.float32))
 
     def parameters(self, h: Array, y: Array) -> Array:
-        """Mixture parameters of every dimension with the true predecessors given, `[..., D, 3K]`."""
+        """Mixture parameters of every dimension with the true predecessors given, `[..., D, 3K]`, before `temper`."""
         before = jnp.asarray(np.triu(np.full((self.dims, self.dims), self.chain, np.float32), k=1))
         weights = (self.previous[...] * before[:, :, None]).reshape(self.dims, -1)
         hidden = self._context(h) + (y @ weights).reshape(*y.shape[:-1], self.dims, self.hidden)
@@ -119,7 +116,9 @@ class ChainHead(nnx.Module):
     ) -> Float[Array, "... D"]:
         """Nats of each dimension given its predecessors; see `logistic_mixture_log_prob`."""
         parameters = self.parameters(h, y)
-        return logistic_mixture_log_prob(parameters, y, bins, bin_scale=bin_scale, balanced=balanced)
+        if balanced:
+            parameters = balance(parameters, bins)
+        return logistic_mixture_log_prob(parameters + self._tempered, y, bins, bin_scale=bin_scale)
 
     def sample(self, h: Array, uniforms: Array, bins: np.ndarray) -> Float[Array, "... D"]:
         """Ancestral sample; uniforms `[..., D, 2]`."""
@@ -128,6 +127,16 @@ class ChainHead(nnx.Module):
     def central(self, h: Array) -> Float[Array, "... D"]:
         """The chain run on its own means."""
         return self._unroll(h, lambda d, p: logistic_mixture_mean(p))
+
+    @property
+    def _tempered(self) -> Array:
+        """What is added to the parameters `[D, 3K]`: each dimension's own correction of all its scales.
+
+        It is trained on when the rest has come to rest (see `make_optimizer`): the last, small steps make predictions
+        sharper than their scales could follow.
+        """
+        none = jnp.zeros((self.dims, self.components), jnp.float32)
+        return jnp.concatenate([none, none, jnp.repeat(self.temper[...][:, None], self.components, axis=1)], axis=1)
 
     def _skip(self, h: Array) -> Array:
         """A linear map of h, added to every component's mean, `[..., D, 3K]`: most of a step is linear."""
@@ -140,7 +149,7 @@ class ChainHead(nnx.Module):
 
     def _unroll(self, h: Array, choose) -> Array:
         context, previous, mix = self._context(h), self.previous[...], self.mix[...]
-        offset = self.bias[...] + self._skip(h)
+        offset = self.bias[...] + self._tempered + self._skip(h)
         values: list[Array] = []
         for d in range(self.dims):
             hidden = context[..., d, :]
@@ -182,20 +191,30 @@ class LeafHead:
     head: ChainHead | CategoricalHead
 
     def log_prob(
-        self, h: Array, obs: Array, next_obs: Array, *, bin_scale: float = 1.0, balanced: bool = False
+        self,
+        h: Array,
+        obs: Array,
+        next_obs: Array,
+        before: Array | None = None,
+        *,
+        bin_scale: float = 1.0,
+        balanced: bool = False,
     ) -> Array:
         """Nats per dimension `[..., D]` of the next value, 0 for one that never changes."""
+        del before  # what a picture's head looks at
         target = self.codec.encode(next_obs, obs)
         nats = self.head.log_prob(h, target, self.codec.bins, bin_scale=bin_scale, balanced=balanced)
         return nats * jnp.asarray(self.codec.active, jnp.float32)
 
-    def sample(self, h: Array, obs: Array, uniforms: Array) -> Array:
+    def sample(self, h: Array, obs: Array, uniforms: Array, before: Array | None = None) -> Array:
         """A next value from uniforms `[..., codec.uniforms]`."""
+        del before
         pairs = uniforms.reshape(*uniforms.shape[:-1], -1, 2)
         return self.codec.decode(self.head.sample(h, pairs, self.codec.bins), obs)
 
-    def central(self, h: Array, obs: Array) -> Array:
+    def central(self, h: Array, obs: Array, before: Array | None = None) -> Array:
         """The chain run on its own means, or the likeliest category."""
+        del before
         return self.codec.decode(self.head.central(h), obs)
 
 

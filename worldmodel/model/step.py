@@ -26,6 +26,7 @@ from worldmodel.model.heads import (
     Perceptron,
     atom_log_prob,
     atom_sample,
+    balance,
     logistic_mixture_log_prob,
     logistic_mixture_mean,
     logistic_mixture_sample,
@@ -128,13 +129,21 @@ class StepModel(nnx.Module):
         return LeafHead(codec, self.observation)
 
     def observation_log_prob(
-        self, h: Array, obs: PyTree, next_obs: PyTree, *, bin_scale: float = 1.0, balanced: bool = False
+        self,
+        h: Array,
+        obs: PyTree,
+        next_obs: PyTree,
+        before: PyTree = None,
+        *,
+        bin_scale: float = 1.0,
+        balanced: bool = False,
     ) -> Array:
-        """Nats per dimension `[..., D]`, 0 for one that never changes; all sites of a tree are one dimension.
+        """Nats per dimension `[..., D]`, 0 for one that never changes; of a tree, all sites are one, each picture is.
 
-        `bin_scale` and `balanced` are for training, see `logistic_mixture_log_prob`.
+        `before` is the observation before `obs` where the codec `looks_back`, else None. `bin_scale` and `balanced` are
+        for training, see `logistic_mixture_log_prob` and `balance`.
         """
-        return self._said.log_prob(h, obs, next_obs, bin_scale=bin_scale, balanced=balanced)
+        return self._said.log_prob(h, obs, next_obs, before, bin_scale=bin_scale, balanced=balanced)
 
     def reward_parameters(self, h: Array, next_obs: PyTree) -> Array:
         """Parameters of the reward given the next observation: of its mixture, standardised, or logits of its atoms."""
@@ -148,9 +157,9 @@ class StepModel(nnx.Module):
         if codec.constant:
             return jnp.zeros(reward.shape, jnp.float32)
         parameters, target = self.reward_parameters(h, next_obs), codec.encode(reward)
-        said = partial(logistic_mixture_log_prob, value=target, bins=codec.bin, bin_scale=bin_scale, balanced=balanced)
+        said = partial(logistic_mixture_log_prob, value=target, bins=codec.bin, bin_scale=bin_scale)
         if not codec.atoms:
-            return said(parameters)
+            return said(balance(parameters, codec.bin) if balanced else parameters)
         far = said(jnp.zeros((*target.shape, 3), jnp.float32))
         return atom_log_prob(parameters, reward, codec.values, far)
 
@@ -175,30 +184,30 @@ class StepModel(nnx.Module):
         return self.end(jnp.concatenate([h, pieces, encoded], axis=-1))[..., 0]
 
     def log_prob(
-        self, h: Array, obs: PyTree, next_obs: PyTree, reward: Array, terminated: Array
+        self, h: Array, obs: PyTree, next_obs: PyTree, reward: Array, terminated: Array, before: PyTree = None
     ) -> Float[Array, "... 3"]:
         """Nats of the three parts; terminated is float, 1 where the transition ended the episode."""
         logit = self.end_logit(h, next_obs, reward)
         end = terminated * jax.nn.log_sigmoid(logit) + (1.0 - terminated) * jax.nn.log_sigmoid(-logit)
         parts = (
-            self.observation_log_prob(h, obs, next_obs).sum(axis=-1),
+            self.observation_log_prob(h, obs, next_obs, before).sum(axis=-1),
             self.reward_log_prob(h, next_obs, reward),
             end,
         )
         return jnp.stack(parts, axis=-1)
 
-    def draw(self, h: Array, obs: PyTree, uniforms: Float[Array, "... U"]) -> Draw:
+    def draw(self, h: Array, obs: PyTree, uniforms: Float[Array, "... U"], before: PyTree = None) -> Draw:
         """Samples in the order of `PARTS`, each given the values already drawn, as decoded."""
-        next_obs = self._said.sample(h, obs, uniforms[..., :-3])
+        next_obs = self._said.sample(h, obs, uniforms[..., :-3], before)
         reward = self.reward_sample(h, next_obs, uniforms[..., -3:-1])
         end_probability = jax.nn.sigmoid(self.end_logit(h, next_obs, reward))
         terminated = uniforms[..., -1] < end_probability
-        log_prob = self.log_prob(h, obs, next_obs, reward, terminated.astype(jnp.float32))
+        log_prob = self.log_prob(h, obs, next_obs, reward, terminated.astype(jnp.float32), before)
         return Draw(next_obs, reward, terminated, end_probability, log_prob)
 
-    def mean(self, h: Array, obs: PyTree) -> tuple[PyTree, Array, Array]:
+    def mean(self, h: Array, obs: PyTree, before: PyTree = None) -> tuple[PyTree, Array, Array]:
         """Central prediction: next observation, reward given it, probability of an end given both."""
-        next_obs = self._said.central(h, obs)
+        next_obs = self._said.central(h, obs, before)
         reward = self.reward_mean(h, next_obs)
         return next_obs, reward, jax.nn.sigmoid(self.end_logit(h, next_obs, reward))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +14,9 @@ from worldmodel.codec import GridCodec, TreeCodec
 from worldmodel.codec.discrete import one_hot
 from worldmodel.model.categories import SitesHead
 from worldmodel.model.heads import ChainHead
+from worldmodel.model.picture import READ, PictureHead, PictureReader
 from worldmodel.model.transformer import normal
+from worldmodel.spaces import at
 
 SHORT = 8
 """Sites with more categories than this are read as vectors of this many learned numbers, others one-hot."""
@@ -35,16 +38,23 @@ class TreeReader(nnx.Module):
             tables.append(nnx.Param(normal(rng, (rows, max(leaf.nvec), SHORT), 1.0 / math.sqrt(SHORT * leaf.sites))))
             size += leaf.sites * SHORT
         self.tables = nnx.List(tables)
+        self.pictures = nnx.List([PictureReader(leaf, rng=rng) for _, leaf in codec.pictures])
+        size += READ * len(codec.pictures)
         self.size = codec.numbers + size
         self.pieces_size = codec.number_pieces_size + size
 
     def features(self, value: PyTree) -> Array:
-        """Float32 `[..., size]`: numbers standardised, then the categories."""
-        return jnp.concatenate([*self._numbers(self.codec.number_features, value), *self._sites(value)], axis=-1)
+        """Float32 `[..., size]`: numbers standardised, then the categories, then the pictures."""
+        return self._read(self.codec.number_features, value)
 
     def pieces(self, value: PyTree) -> Array:
-        """Float32 `[..., pieces_size]`: piecewise-linear numbers, then the categories."""
-        return jnp.concatenate([*self._numbers(self.codec.number_pieces, value), *self._sites(value)], axis=-1)
+        """Float32 `[..., pieces_size]`: piecewise-linear numbers, then the categories, then the pictures."""
+        return self._read(self.codec.number_pieces, value)
+
+    def _read(self, numbers: Callable[[PyTree], Array], value: PyTree) -> Array:
+        pictures = zip(self.pictures, self.codec.pictures, strict=True)
+        seen = [reader(at(value, path)) for reader, (path, _) in pictures]
+        return jnp.concatenate([*self._numbers(numbers, value), *self._sites(value), *seen], axis=-1)
 
     def _numbers(self, read, value: PyTree) -> list[Array]:
         return [read(value)] if self.codec.numbers else []
@@ -69,7 +79,10 @@ class TreeReader(nnx.Module):
 
 
 class TreeHead(nnx.Module):
-    """Joint distribution of the next value given `h [..., width]`: numbers as a chain, categories given them."""
+    """Joint distribution of the next value given `h [..., width]`: numbers as a chain, categories given them.
+
+    Pictures are given `h` and the numbers, and look back one step further, at `before`: what moves shows in two.
+    """
 
     def __init__(
         self,
@@ -88,11 +101,24 @@ class TreeHead(nnx.Module):
         given = width + codec.numbers + codec.number_pieces_size
         sites = {"hidden": hidden, "outer": outer, "components": 2 * components, "rng": rng}
         self.sites = SitesHead(given, codec, **sites) if codec.sites else None
+        self.pictures = nnx.List(
+            [PictureHead(given, leaf, hidden=outer, components=2 * components, rng=rng) for _, leaf in codec.pictures]
+        )
 
     def log_prob(
-        self, h: Array, obs: PyTree, next_obs: PyTree, *, bin_scale: float = 1.0, balanced: bool = False
+        self,
+        h: Array,
+        obs: PyTree,
+        next_obs: PyTree,
+        before: PyTree = None,
+        *,
+        bin_scale: float = 1.0,
+        balanced: bool = False,
     ) -> Array:
-        """Nats of each number given those before it, 0 for one that never changes, then of all sites together."""
+        """Nats of each number given those before it, 0 for one that never changes, then of all sites together.
+
+        Then of each picture; `before` is the observation before `obs`, None where there are no pictures.
+        """
         codec, parts = self.codec, []
         if self.numbers is not None:
             target = codec.encode(next_obs, obs)
@@ -101,30 +127,41 @@ class TreeHead(nnx.Module):
         if self.sites is not None:
             given = self._given(h, obs, next_obs)
             parts.append(self.sites.log_prob(given, codec.index(obs), codec.index(next_obs))[..., None])
+        for head, (path, _) in zip(self.pictures, codec.pictures, strict=True):
+            seen = (at(each, path) for each in (before, obs, next_obs))
+            parts.append(head.log_prob(self._given(h, obs, next_obs), *seen)[..., None])
         return jnp.concatenate(parts, axis=-1)
 
-    def sample(self, h: Array, obs: PyTree, uniforms: Array) -> PyTree:
+    def sample(self, h: Array, obs: PyTree, uniforms: Array, before: PyTree = None) -> PyTree:
         """A next value from uniforms `[..., codec.uniforms]`."""
         codec, after = self.codec, obs
         if self.numbers is not None:
             pairs = uniforms[..., : 2 * codec.numbers].reshape(*uniforms.shape[:-1], codec.numbers, 2)
             after = codec.decode(self.numbers.sample(h, pairs, codec.bins), obs)
-        if self.sites is None:
-            return after
-        rest = uniforms[..., 2 * codec.numbers :]
-        return codec.decode_index(self.sites.sample(self._given(h, obs, after), codec.index(obs), rest), after)
+        given, rest = self._given(h, obs, after), uniforms[..., 2 * codec.numbers :]
+        if self.sites is not None:
+            own, rest = jnp.split(rest, [1 + codec.sites], axis=-1)
+            after = codec.decode_index(self.sites.sample(given, codec.index(obs), own), after)
+        pictures = []
+        for head, (path, leaf) in zip(self.pictures, codec.pictures, strict=True):
+            own, rest = jnp.split(rest, [leaf.uniforms], axis=-1)
+            pictures.append(head.sample(given, at(before, path), at(obs, path), own))
+        return codec.replace_pictures(pictures, after)
 
-    def central(self, h: Array, obs: PyTree) -> PyTree:
+    def central(self, h: Array, obs: PyTree, before: PyTree = None) -> PyTree:
         """The chain run on its own means, then the likeliest categories given them."""
         codec, after = self.codec, obs
         if self.numbers is not None:
             after = codec.decode(self.numbers.central(h), obs)
-        if self.sites is None:
-            return after
-        return codec.decode_index(self.sites.central(self._given(h, obs, after), codec.index(obs)), after)
+        given = self._given(h, obs, after)
+        if self.sites is not None:
+            after = codec.decode_index(self.sites.central(given, codec.index(obs)), after)
+        pairs = zip(self.pictures, codec.pictures, strict=True)
+        pictures = [head.central(given, at(before, path), at(obs, path)) for head, (path, _) in pairs]
+        return codec.replace_pictures(pictures, after)
 
     def _given(self, h: Array, obs: PyTree, after: PyTree) -> Array:
-        """What the sites are drawn given: `h`, the next numbers and their change."""
+        """What sites and pictures are drawn given: `h`, the next numbers and their change."""
         if self.numbers is None:
             return h
         return jnp.concatenate([h, self.codec.number_pieces(after), self.codec.encode(after, obs)], axis=-1)

@@ -27,7 +27,7 @@ from worldmodel.training.storage import Checkpoints
 from worldmodel.training.worlds import ONLY, member_params
 from worldmodel.trajectory import Spec
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from worldmodel.codec import StepCodec, fit_codec
 from worldmodel.corpus import Columns, Episodes
 from worldmodel.corpus.differences import differences
-from worldmodel.spaces import map_columns
+from worldmodel.spaces import column_list, dtype_of, map_columns, shape_of, walk
 from worldmodel.training.checkpoint import (
     describe,
     describe_together,
@@ -27,6 +30,12 @@ from worldmodel.trajectory import Spec
 FITTED = 1_000_000
 """Transitions from which scales are fitted and starts are taken; of more, a sample."""
 
+FITTED_BYTES = 2**28
+"""Most bytes of their observations."""
+
+STARTS_BYTES = 2**26
+"""Most bytes of first observations that are kept."""
+
 
 def claim(
     run: Path, episodes: Episodes, spec: Spec, config: TrainingConfig, continuation: Continuation | None = None
@@ -39,7 +48,7 @@ def claim(
       ValueError: the folder was made with another configuration or from other logs; the difference is named.
     """
     training = dataclasses.asdict(config) | {"logs": _fingerprint(episodes)}
-    columns = episodes.sample(FITTED)
+    columns = fitted_on(spec, episodes)
     if continuation is None:
         codec = codec_of(spec, columns)
     else:
@@ -55,8 +64,13 @@ def claim(
 
 
 def _write_beginnings(folder: Path, columns: Columns, codec: StepCodec) -> None:
-    starts = map_columns(lambda column: column[columns.observation_starts], columns.observations)
-    write_starts(folder, starts, codec.context.encode(columns.contexts))
+    """Keeps how the episodes begin: all of them, or, where they are large, as many as `STARTS_BYTES` holds."""
+    first = columns.observation_starts
+    one = sum(np.asarray(column[first[:1]]).nbytes for column in column_list(columns.observations))
+    most = max(STARTS_BYTES // one, 1)
+    kept = np.arange(len(first)) if len(first) <= most else np.linspace(0, len(first) - 1, most).astype(np.int64)
+    starts = map_columns(lambda column: np.asarray(column[first[kept]]), columns.observations)
+    write_starts(folder, starts, codec.context.encode([columns.contexts[i] for i in kept]))
 
 
 def _compare(run: Path, wanted: Mapping[str, Any]) -> None:
@@ -86,12 +100,18 @@ def claim_together(run: Path, worlds: Mapping[str, tuple[Episodes, Spec]], confi
         _compare(run, wanted)
         return
     for name, (episodes, spec) in worlds.items():
-        columns, folder = episodes.sample(FITTED), world_folder(run, name)
+        columns, folder = fitted_on(spec, episodes), world_folder(run, name)
         codec = codec_of(spec, columns)
         folder.mkdir(parents=True, exist_ok=True)
         _write_beginnings(folder, columns, codec)
         write_json(folder / "config.json", describe(spec, codec, config.model, training) | {"world": name})
     write_json(run / "config.json", wanted)
+
+
+def fitted_on(spec: Spec, episodes: Episodes) -> Columns:
+    """The episodes that scales are fitted to: all, or a sample of those that are too many or too large."""
+    one = sum(math.prod(shape_of(leaf)) * dtype_of(leaf).itemsize for _, leaf in walk(spec.observation_space))
+    return episodes.sample(min(FITTED, max(FITTED_BYTES // max(one, 1), 1)))
 
 
 def codec_of(spec: Spec, columns: Columns) -> StepCodec:

@@ -237,8 +237,8 @@ class _Run:
         if found is None:
             return 0
         step, self._state, position = found
-        self._batches.set_state(position.get("data", position))  # a run of release 0.1 holds the data's alone
-        self._skipped = SkippedSteps(self._run, position.get("skipped", 0))
+        self._batches.set_state(position["data"])
+        self._skipped = SkippedSteps(self._run, position["skipped"])
         return step
 
     def _position(self) -> dict[str, Any]:

@@ -48,9 +48,18 @@ class Batch(NamedTuple):
         return jax.tree.map(lambda x: x[:, :-1], self.observations)
 
     @property
+    def earlier(self) -> PyTree:
+        """Observations a step before those, `[B, L, ...]`; the first one stands for the one before the window."""
+        return jax.tree.map(lambda x: jnp.concatenate([x[:, :1], x[:, :-2]], axis=1), self.observations)
+
+    @property
     def after(self) -> PyTree:
         """Observations that actions led to, columns `[B, L, ...]`."""
         return jax.tree.map(lambda x: x[:, 1:], self.observations)
+
+
+TEMPER_RATE = 1e-2
+"""Learning rate of the scales' correction, whose unit is a factor of e."""
 
 
 class TrainState(NamedTuple):
@@ -72,7 +81,7 @@ def member_loss(
 ) -> tuple[Array, dict[str, Array]]:
     """Loss of one member, and its negative log-likelihood per part in nats per transition.
 
-    Gradients of numbers are balanced, see `logistic_mixture_log_prob`.
+    Gradients of numbers are balanced, see `balance`.
 
     `remat` (see `REMAT`) and `bfloat16` concern the trunk; the heads' likelihoods need float32.
     """
@@ -83,7 +92,7 @@ def member_loss(
         sequence = partial(_lean_sequence(config, codec, remat, bfloat16), params)
     h = sequence(read(model, batch))
     training: dict[str, Any] = {"bin_scale": TRAINING_BIN_SCALE, "balanced": True}
-    observation = model.observation_log_prob(h, before, after, **training)
+    observation = model.observation_log_prob(h, before, after, batch.earlier if codec.looks_back else None, **training)
     reward = model.reward_log_prob(h, after, batch.rewards, **training)
     logit = model.end_logit(h, after, batch.rewards)
     end = -optax.sigmoid_binary_cross_entropy(logit, batch.terminated)
@@ -135,12 +144,19 @@ those that enter the residual stream ("stream": each block is computed again).""
 
 
 def make_optimizer(*, learning_rate: float, warmup: int, steps: int, weight_decay: float, clip: float):
-    """AdamW behind a clip of each member's gradient norm, with linear warm-up and a cosine decay to zero."""
+    """AdamW behind a clip of each member's gradient norm, with linear warm-up and a cosine decay to zero.
+
+    What tempers the scales of predictions keeps a rate of `TEMPER_RATE` to the end, so that they are right then.
+    """
     schedule = optax.warmup_cosine_decay_schedule(0.0, learning_rate, warmup, max(steps, warmup + 1))
-    return optax.chain(
-        clip_by_member_norm(clip),
-        optax.adamw(schedule, b2=0.99, weight_decay=weight_decay, mask=_decayed),
-    )
+    rest = optax.adamw(schedule, b2=0.99, weight_decay=weight_decay, mask=_decayed)
+    temper = optax.adam(optax.linear_schedule(0.0, TEMPER_RATE, warmup), b2=0.99)
+    return optax.chain(clip_by_member_norm(clip), optax.partition({"rest": rest, "temper": temper}, _kinds))
+
+
+def _kinds(params: Params) -> Any:
+    """Which of the two optimisers moves each leaf."""
+    return jax.tree_util.tree_map_with_path(lambda path, leaf: "temper" if path[-1].key == "temper" else "rest", params)
 
 
 def clip_by_member_norm(clip: float) -> optax.GradientTransformation:
