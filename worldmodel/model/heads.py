@@ -132,8 +132,8 @@ class ChainHead(nnx.Module):
     def _tempered(self) -> Array:
         """What is added to the parameters `[D, 3K]`: each dimension's own correction of all its scales.
 
-        It is trained on when the rest has come to rest (see `make_optimizer`): the last, small steps make predictions
-        sharper than their scales could follow.
+        It moves while the rest comes to rest (see `make_optimizer`): the last, small steps make predictions sharper
+        than their scales can follow.
         """
         none = jnp.zeros((self.dims, self.components), jnp.float32)
         return jnp.concatenate([none, none, jnp.repeat(self.temper[...][:, None], self.components, axis=1)], axis=1)
