@@ -150,8 +150,10 @@ def make_optimizer(*, learning_rate: float, warmup: int, steps: int, weight_deca
     than its own scales can follow. Earlier it would make the scales run ahead of the means.
     """
     schedule = optax.warmup_cosine_decay_schedule(0.0, learning_rate, warmup, max(steps, warmup + 1))
+    first = round(TEMPER_FROM * steps)
     rest = optax.adamw(schedule, b2=0.99, weight_decay=weight_decay, mask=_decayed)
-    temper = optax.adam(lambda step: jnp.where(step < TEMPER_FROM * steps, 0.0, TEMPER_RATE), b2=0.99)
+    late = optax.join_schedules([optax.constant_schedule(0.0), optax.constant_schedule(TEMPER_RATE)], [first])
+    temper = optax.adam(late, b2=0.99)
     return optax.chain(clip_by_member_norm(clip), optax.partition({"rest": rest, "temper": temper}, _kinds))
 
 
