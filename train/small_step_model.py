@@ -22,7 +22,7 @@ def main() -> None:
     parser.add_argument("out", type=Path, help="run folder")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    run(Options(options.corpus, options.out, seed=options.seed, config=QuickstartConfig().training))
+    run(Options((options.corpus,), options.out, seed=options.seed, config=QuickstartConfig().training))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import numpy as np
 from flax import nnx
 
 from worldmodel._types import Array, Float, Int
-from worldmodel.codec import TreeCodec
+from worldmodel.codec import GridCodec, TreeCodec
 from worldmodel.model.heads import UNSEEN
 from worldmodel.model.transformer import Dense, normal
 
@@ -27,13 +27,47 @@ SELF = 1.0
 """Log-odds at the start that a site comes from itself and not from any other."""
 
 
+NEAR = 16
+"""Numbers that stand for a neighbouring cell."""
+
+
+class Neighbours(nnx.Module):
+    """What a rule that is the same at every cell of a grid says of each, from the cells around it and what is given."""
+
+    def __init__(self, leaf: GridCodec, given: int, hidden: int, *, rng: np.random.Generator):
+        self.grid = leaf.shape[:2]
+        self.table = nnx.Param(normal(rng, (len(leaf.cells), NEAR), 1.0))
+        self.near = Dense(9 * NEAR, given, rng=rng, bias=0.0)
+        self.given = Dense(given, given, rng=rng)
+        self.second = Dense(given, given, rng=rng, bias=0.0)
+        self.out = Dense(given, hidden, rng=rng)
+
+    def __call__(self, given: Array, cells: Float[Array, "... S V"]) -> Float[Array, "... S hidden"]:
+        """From `given` `[..., given]` and one-hot cells, row by row."""
+        x = neighbourhood(cells[..., : self.table.shape[0]] @ self.table[...], self.grid)
+        x = jax.nn.silu(self.near(x) + self.given(given)[..., None, :])
+        return self.out(x + jax.nn.silu(self.second(x)))
+
+
+def neighbourhood(cells: Array, grid: tuple[int, ...]) -> Array:
+    """Every cell of a grid beside the eight around it, zeros beyond the edge.
+
+    Cells row by row: `[..., rows * columns, size]` -> `[..., rows * columns, 9 * size]`.
+    """
+    (rows, columns), lead, size = grid, cells.shape[:-2], cells.shape[-1]
+    board = cells.reshape(*lead, rows, columns, size)
+    board = jnp.pad(board, [(0, 0)] * len(lead) + [(1, 1), (1, 1), (0, 0)])
+    around = [board[..., i : i + rows, j : j + columns, :] for i in range(3) for j in range(3)]
+    return jnp.concatenate(around, axis=-1).reshape(*lead, rows * columns, 9 * size)
+
+
 class SitesHead(nnx.Module):
     """Joint distribution of `S` categories given `x [..., width]` and the present ones: `sum_k w_k prod_s p_ks`.
 
     The components are shared by all sites, so that sites of one step depend on each other though all are drawn at once.
     What a site becomes is mostly what it was, or what another one was where a view moves. A move is a table of which
     site comes from which; a component mixes `MOVES` of them, and the categories that they bring are raised by a gate,
-    which starts at the logs' rate of staying.
+    which starts at the logs' rate of staying. The cells of a grid also follow one rule of their neighbours.
     """
 
     def __init__(
@@ -58,6 +92,8 @@ class SitesHead(nnx.Module):
         self.stay = _Bias(odds)
         moving = 1 < sites <= MOST_COPIED
         self.choose = Dense(outer, self.components * MOVES, rng=rng, bias=0.0) if moving else None
+        grids = [leaf for _, leaf in codec.categories if isinstance(leaf, GridCodec) and len(leaf.shape) > 1]
+        self.rules = nnx.List([Neighbours(leaf, outer, hidden, rng=rng) for leaf in grids])
         own = np.float32(SELF + math.log(max(sites - 1, 1))) * np.eye(sites, dtype=np.float32)
         self.moves = nnx.Param(normal(rng, (MOVES, sites, sites), 0.1) + own) if moving else None
 
@@ -69,7 +105,7 @@ class SitesHead(nnx.Module):
         outer = outer + jax.nn.silu(self.second(outer))
         context = self.context(outer).reshape(*lead, codec.sites, self.hidden)
         context = context + jnp.einsum("...sv,svm->...sm", now, self.present[...])
-        hidden = jax.nn.silu(context[..., None, :, :] + self.offset[...])
+        hidden = jax.nn.silu((context + self._ruled(outer, now))[..., None, :, :] + self.offset[...])
         gate = jnp.sum(hidden * self.gate[...], axis=-1) + self.stay.bias[...]
         brought = gate[..., None] * self._brought(outer, now)
         logits = jnp.einsum("...sm,smv->...sv", hidden, self.mix[...]) + self.bias[...] + brought
@@ -104,6 +140,18 @@ class SitesHead(nnx.Module):
         component = jnp.argmax(weights + best, axis=-1)
         chosen = jnp.take_along_axis(categories, component[..., None, None, None], axis=-3)[..., 0, :, :]
         return jnp.argmax(chosen, axis=-1).astype(jnp.int32)
+
+    def _ruled(self, outer: Array, now: Float[Array, "... S V"]) -> Float[Array, "... S hidden"]:
+        """What the grids' rules say of their cells; zeros for other sites."""
+        parts, rules, first = [], iter(self.rules), 0
+        for _, leaf in self.codec.categories:
+            own = now[..., first : first + leaf.sites, :]
+            first += leaf.sites
+            if isinstance(leaf, GridCodec) and len(leaf.shape) > 1:
+                parts.append(next(rules)(outer, own))
+            else:
+                parts.append(jnp.zeros((*own.shape[:-1], self.hidden), jnp.float32))
+        return jnp.concatenate(parts, axis=-2)
 
     def _brought(self, outer: Array, now: Float[Array, "... S V"]) -> Float[Array, "... _ S V"]:
         """Shares of the categories that moves bring to each site from its leaf, in each component or in all alike."""

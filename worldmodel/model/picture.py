@@ -11,6 +11,7 @@ from flax import nnx
 
 from worldmodel._types import Array, Float
 from worldmodel.codec.picture import PictureCodec
+from worldmodel.model.categories import neighbourhood
 from worldmodel.model.heads import UNSEEN, logistic_mixture_log_prob, logistic_mixture_sample
 from worldmodel.model.transformer import Dense, RMSNorm, normal
 
@@ -126,7 +127,7 @@ class PictureHead(nnx.Module):
         codec, pair = self.codec, [self.pixels(now), self.pixels(before)]
         patches = self.patch(jnp.concatenate(pair, axis=-1)) + self.place[...] + self.given(x)[..., None, :]
         for norm, mixer in zip(self.norms, self.mixers, strict=True):
-            patches = patches + jax.nn.silu(mixer(self._neighbours(norm(patches))))
+            patches = patches + jax.nn.silu(mixer(neighbourhood(norm(patches), codec.grid)))
         hidden = jax.nn.silu(self.norm(patches)[..., None, :, :] + self.offset[...][:, None])
         raw = self.out(hidden).reshape(*hidden.shape[:-1], codec.values, -1)
         values = codec.encode(now)[..., None, :, :, None]
@@ -138,15 +139,6 @@ class PictureHead(nnx.Module):
             narrow = jnp.asarray([-3.0, -1.0], jnp.float32)
             raw = jnp.concatenate([logits, mean + values, scale + narrow], axis=-1)
         return jax.nn.log_softmax(self.weights(x), axis=-1), raw
-
-    def _neighbours(self, patches: Array) -> Float[Array, "... P Nine"]:
-        """Every patch beside the eight around it; zeros beyond the edge."""
-        rows, columns = self.codec.grid
-        lead, size = patches.shape[:-2], patches.shape[-1]
-        grid = patches.reshape(*lead, rows, columns, size)
-        grid = jnp.pad(grid, [(0, 0)] * len(lead) + [(1, 1), (1, 1), (0, 0)])
-        around = [grid[..., i : i + rows, j : j + columns, :] for i in range(3) for j in range(3)]
-        return jnp.concatenate(around, axis=-1).reshape(*lead, rows * columns, 9 * size)
 
 
 def _chosen(parameters: Array, component: Array) -> Array:

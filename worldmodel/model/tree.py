@@ -102,7 +102,7 @@ class TreeHead(nnx.Module):
         sites = {"hidden": hidden, "outer": outer, "components": 2 * components, "rng": rng}
         self.sites = SitesHead(given, codec, **sites) if codec.sites else None
         self.pictures = nnx.List(
-            [PictureHead(given, leaf, hidden=outer, components=2 * components, rng=rng) for _, leaf in codec.pictures]
+            [PictureHead(given, leaf, hidden=outer, components=components, rng=rng) for _, leaf in codec.pictures]
         )
 
     def log_prob(
