@@ -54,7 +54,7 @@ def main() -> None:
     """Runs the cells that are missing and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--steps", type=int, default=1_500, help="of training")
+    parser.add_argument("--steps", type=int, default=8_000, help="of training")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     done = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
@@ -104,7 +104,7 @@ def trained(world: str, chain: bool, seed: int, steps: int) -> WorldModel:
         for i in range(1_000)
     ]
     model = dataclasses.replace(StepConfig(), members=1, components=8, chain=chain)
-    config = TrainingConfig(model=model, steps=steps, length=LENGTH, seed=seed)
+    config = TrainingConfig(model=model, steps=steps, batch_size=12, length=LENGTH, seed=seed, checkpoint_every=steps)
     with tempfile.TemporaryDirectory() as folder:
         return train(Columns.from_trajectories(episodes), SPEC, Path(folder) / "run", config)
 

@@ -112,10 +112,8 @@ def table(cells: list[dict[str, Any]]) -> str:
     names = ("seed", "steps", "train s", "answer visible [95%]", "and something changes", "not visible", "no change")
     lines = [f"| {' | '.join(names)} | recall, precision of ends |", "|---" * 8 + "|"]
     for row in cells:
-        shares = [
-            f"{row[name]['mean']:.4f} [{row[name]['lo']:.4f}, {row[name]['hi']:.4f}]"
-            for name in ("visible", "changing", "veiled", "nothing_changes")
-        ]
+        found = [row[name] for name in ("visible", "changing", "veiled", "nothing_changes")]
+        shares = [f"{f['mean']:.4f} [{f['lo']:.4f}, {f['hi']:.4f}]" if f["n"] else "none" for f in found]
         ends = f"{row['end_recall']:.3f}, {row['end_precision']:.3f} of {row['ends']}"
         lines.append(f"| {row['seed']} | {row['steps']} | {row['train_seconds']:.0f} | {' | '.join(shares)} | {ends} |")
     return "\n".join(lines)

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from worldmodel.training.checkpoint import WorldModel, load
     from worldmodel.training.config import TrainingConfig
-    from worldmodel.training.loop import train
+    from worldmodel.training.loop import train, train_together
 
 _HOME = {
     "WorldModel": "worldmodel.training.checkpoint",
     "load": "worldmodel.training.checkpoint",
     "TrainingConfig": "worldmodel.training.config",
     "train": "worldmodel.training.loop",
+    "train_together": "worldmodel.training.loop",
 }
 __all__ = list(_HOME)
 
