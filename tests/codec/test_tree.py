@@ -191,6 +191,14 @@ def test_rewards_of_few_values_are_atoms(rewards, atoms):
         np.testing.assert_array_equal(codec.values, np.unique(rewards).astype(np.float32))
 
 
+def test_a_reward_that_is_often_the_same_is_an_atom_beside_numbers():
+    rng = np.random.default_rng(0)
+    rewards = np.where(rng.random(1_000) < 0.9, 0.0, rng.normal(size=1_000))
+    codec = RewardCodec.fit(rewards)
+    assert (codec.atoms, codec.rest) == ((0.0,), True)
+    assert RewardCodec.fit(rng.normal(size=1_000)).atoms == ()
+
+
 def test_what_cannot_be_modelled_is_refused_with_its_place():
     def refuse(space, match):
         with pytest.raises(ValueError, match=match):

@@ -1,4 +1,4 @@
-"""Rewards: standardised numbers, or atoms where the logs hold few values."""
+"""Rewards: standardised numbers, atoms where the logs hold few values, or both."""
 
 from __future__ import annotations
 
@@ -14,6 +14,12 @@ from worldmodel.codec.box import BIN_FRACTION
 MOST_ATOMS = 16
 """Most different rewards that are modelled as categories."""
 
+FREQUENT = 0.02
+"""Share of logged steps from which a reward is an atom among others that are a matter of degree."""
+
+SEEN_ALONE = 16
+"""How many of them there are at least."""
+
 SEEN_OFTEN = 4
 """How many logged steps there are at least for each different reward: else there are too few to tell the kind."""
 
@@ -23,13 +29,14 @@ class RewardCodec:
     """Standardises rewards; a reward that never varies in the logs is returned exactly, and so is one of few values.
 
     Attributes: `mean` and `scale` (standard deviation) in the logs; `constant`: they hold a single value; `atoms`: the
-    `A` values that they hold, increasing, or none where rewards are a matter of degree.
+    `A` values that they hold, increasing, or those that are frequent, where `rest` are a matter of degree.
     """
 
     mean: float
     scale: float
     constant: bool
     atoms: tuple[float, ...] = ()
+    rest: bool = True
 
     @property
     def bin(self) -> float:
@@ -64,6 +71,9 @@ class RewardCodec:
         deviation, mean = float(exact.std()), float(exact.mean())
         if deviation <= 1e-7 * max(1.0, abs(mean)):
             return cls(mean, 1.0, True)
-        values = np.unique(rewards.astype(np.float32))
+        values, counts = np.unique(rewards.astype(np.float32), return_counts=True)
         few = len(values) <= min(MOST_ATOMS, len(rewards) // SEEN_OFTEN)
-        return cls(mean, deviation, False, tuple(map(float, values)) if few else ())
+        if not few:
+            often = np.argsort(-counts)[:MOST_ATOMS]
+            values = np.sort(values[often[counts[often] >= max(FREQUENT * len(rewards), SEEN_ALONE)]])
+        return cls(mean, deviation, False, tuple(map(float, values)), rest=not few)

@@ -218,24 +218,6 @@ class LeafHead:
         return self.codec.decode(self.head.central(h), obs)
 
 
-def atom_log_prob(logits: Array, value: Array, atoms: np.ndarray, far: Array) -> Array:
-    """Nats `[...]` of one of `atoms` `[A]`, logits `[..., A]`; a value that is none of them gets `UNSEEN` times `far`.
-
-    `far` `[...]` are nats under a wide distribution: no likelihood is zero.
-    """
-    gaps = jnp.abs(value[..., None] - atoms)
-    nearest = jnp.argmin(gaps, axis=-1)[..., None]
-    said = jnp.take_along_axis(jax.nn.log_softmax(logits, axis=-1), nearest, axis=-1)[..., 0]
-    is_atom = jnp.min(gaps - 1e-6 * np.maximum(np.abs(atoms), 1e-6), axis=-1) <= 0.0
-    return jnp.where(is_atom, said + math.log1p(-UNSEEN), far + math.log(UNSEEN))
-
-
-def atom_sample(logits: Array, uniforms: Array, atoms: np.ndarray) -> Array:
-    """One of `atoms` by inversion from uniforms `[...]`."""
-    cumulative = jnp.cumsum(jax.nn.softmax(logits, axis=-1), axis=-1)
-    return jnp.asarray(atoms)[jnp.sum((uniforms[..., None] > cumulative[..., :-1]).astype(jnp.int32), axis=-1)]
-
-
 class Perceptron(nnx.Module):
     """Two hidden layers; `bias` is where the output starts."""
 

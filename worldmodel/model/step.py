@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from functools import cache, partial
+from functools import cache
 from typing import Any, NamedTuple
 
 import jax
@@ -24,13 +24,8 @@ from worldmodel.model.heads import (
     ChainHead,
     LeafHead,
     Perceptron,
-    atom_log_prob,
-    atom_sample,
-    balance,
-    logistic_mixture_log_prob,
-    logistic_mixture_mean,
-    logistic_mixture_sample,
 )
+from worldmodel.model.reward import RewardHead
 from worldmodel.model.transformer import Dense, LayerCache, Trunk, TrunkConfig
 from worldmodel.model.tree import TreeHead, TreeReader
 
@@ -80,8 +75,8 @@ class StepModel(nnx.Module):
         self.trunk = Trunk(config.trunk, rng=rng)
         width = config.trunk.width + inputs
         self.observation = _observation_head(config, codec, width, rng)
-        kinds = len(codec.reward.atoms) or 3 * config.components
-        self.reward = Perceptron(width + read.size, config.head_hidden, kinds, rng=rng)
+        sizes: dict[str, Any] = {"hidden": config.head_hidden, "components": config.components}
+        self.reward = RewardHead(width + read.size, codec.reward, **sizes, rng=rng)
         odds = codec.end_rate / (1.0 - codec.end_rate)
         self.end = Perceptron(width + read.pieces_size + 1, config.head_hidden, 1, rng=rng, bias=math.log(odds))
 
@@ -141,41 +136,28 @@ class StepModel(nnx.Module):
         """Nats per dimension `[..., D]`, 0 for one that never changes; of a tree, all sites are one, each picture is.
 
         `before` is the observation before `obs` where the codec `looks_back`, else None. `bin_scale` and `balanced` are
-        for training, see `logistic_mixture_log_prob` and `balance`.
+        for training, see `worldmodel.model.heads`.
         """
         return self._said.log_prob(h, obs, next_obs, before, bin_scale=bin_scale, balanced=balanced)
-
-    def reward_parameters(self, h: Array, next_obs: PyTree) -> Array:
-        """Parameters of the reward given the next observation: of its mixture, standardised, or logits of its atoms."""
-        return self.reward(jnp.concatenate([h, self._read.features(next_obs)], axis=-1))
 
     def reward_log_prob(
         self, h: Array, next_obs: PyTree, reward: Array, *, bin_scale: float = 1.0, balanced: bool = False
     ) -> Array:
-        """Nats `[...]` of the reward; 0 where the logs hold a single value."""
-        codec = self.codec.reward
-        if codec.constant:
+        """Nats `[...]` of the reward given the next observation; 0 where the logs hold a single value."""
+        if self.codec.reward.constant:
             return jnp.zeros(reward.shape, jnp.float32)
-        parameters, target = self.reward_parameters(h, next_obs), codec.encode(reward)
-        said = partial(logistic_mixture_log_prob, value=target, bins=codec.bin, bin_scale=bin_scale)
-        if not codec.atoms:
-            return said(balance(parameters, codec.bin) if balanced else parameters)
-        far = said(jnp.zeros((*target.shape, 3), jnp.float32))
-        return atom_log_prob(parameters, reward, codec.values, far)
+        return self.reward.log_prob(self._led(h, next_obs), reward, bin_scale=bin_scale, balanced=balanced)
 
     def reward_sample(self, h: Array, next_obs: PyTree, uniforms: Float[Array, "... 2"]) -> Array:
         """A reward in its own units, `[...]`."""
-        codec, parameters = self.codec.reward, self.reward_parameters(h, next_obs)
-        if codec.atoms:
-            return atom_sample(parameters, uniforms[..., 0], codec.values)
-        return codec.decode(logistic_mixture_sample(parameters, uniforms, codec.bin))
+        return self.reward.sample(self._led(h, next_obs), uniforms)
 
     def reward_mean(self, h: Array, next_obs: PyTree) -> Array:
         """The expected reward in its own units, `[...]`."""
-        codec, parameters = self.codec.reward, self.reward_parameters(h, next_obs)
-        if codec.atoms:
-            return jnp.sum(jax.nn.softmax(parameters, axis=-1) * codec.values, axis=-1)
-        return codec.decode(logistic_mixture_mean(parameters))
+        return self.reward.mean(self._led(h, next_obs))
+
+    def _led(self, h: Array, next_obs: PyTree) -> Array:
+        return jnp.concatenate([h, self._read.features(next_obs)], axis=-1)
 
     def end_logit(self, h: Array, next_obs: PyTree, reward: Array) -> Array:
         """Log-odds `[...]` that the transition ended the episode, given where it led and what it paid."""
