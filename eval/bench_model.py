@@ -6,9 +6,9 @@ Data:      100,000 logged transitions of each environment under the default mixt
 Hardware:  2 CPU cores; about 5 minutes a cell: 6 environments x 5 seeds x 2 trained models.
 Expected:  eval/README.md.
 
-`ours` is the step model, `pets` an ensemble of five 4x200 Gaussian networks (`eval/pets.py`), `linear` a ridge
-regression with normal errors, `persistence` no change with normal errors. The two trained ones get equal seconds, and
-one configuration for all environments: no model is tuned to one of them.
+`ours` is the step model, `pets` an ensemble of five 4x200 Gaussian networks (`worldmodel.fidelity.pets`), `linear` a
+ridge regression with normal errors, `persistence` no change with normal errors. The two trained ones get equal seconds,
+and one configuration for all environments: no model is tuned to one of them.
 
 NLL: nats per dimension, in units of the observation, of bins of 1e-3 standard deviations, for all models alike. CRPS:
 mean over dimensions, in standard deviations, from 19 samples. Coverage: share of truths within the central 90% of the
@@ -34,13 +34,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import log_ndtr, logsumexp
-from pets import fit
 
 from worldmodel.agents.behaviour import DEFAULT_BEHAVIOURS
 from worldmodel.agents.record import record
 from worldmodel.codec import BIN_FRACTION
 from worldmodel.corpus import Columns, open_corpus, write_corpus
 from worldmodel.fidelity import cluster_mean_interval, crps_fair, divergence_horizon, rmst_interval
+from worldmodel.fidelity.pets import fit
 from worldmodel.fidelity.replay import draw_starts, gather, open_loop_paths, teacher_forced
 from worldmodel.fidelity.rollout import one_step
 from worldmodel.model.step import StepConfig

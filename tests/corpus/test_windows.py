@@ -83,6 +83,7 @@ def test_shapes_and_dtypes():
         "terminated": ((13, 5), "bool"),
         "mask": ((13, 5), "float32"),
         "last_reward": ((13,), "float32"),
+        "context": ((13,), "object"),
     }
 
 

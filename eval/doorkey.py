@@ -1,6 +1,6 @@
 """Does the model know the rules of a grid world? The next grid, cell by cell, on layouts that it has never seen.
 
-Command:   python data/minigrid_doorkey.py corpora/doorkey && python eval/minigrid.py corpora/doorkey
+Command:   python data/minigrid_doorkey.py corpora/doorkey && python eval/doorkey.py corpora/doorkey
 Hardware:  2 CPU cores, about 8 minutes a seed.
 Expected:  eval/README.md. Exact match of at least 99%.
 
@@ -29,7 +29,7 @@ from worldmodel.model.step import StepConfig
 from worldmodel.model.transformer import TrunkConfig
 from worldmodel.training import TrainingConfig, WorldModel, train
 
-RESULTS = Path(__file__).parent / "results" / "minigrid.jsonl"
+RESULTS = Path(__file__).parent / "results" / "doorkey.jsonl"
 CONFIG = TrainingConfig(
     StepConfig(TrunkConfig(window=32), members=1), batch_size=8, length=32, steps=4_000, checkpoint_every=4_000
 )
