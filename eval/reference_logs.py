@@ -150,10 +150,10 @@ def table(cells: list[dict[str, Any]]) -> str:
     ]
     for row in sorted(cells, key=lambda row: (row["env"], row["steps"], row["seed"])):
         error, loops = row["nrmse"], row["open_loop"]
-        ways = (f"{loops[way]['10']:.3f} / {loops[way][str(HORIZON)]:.2f}" for way in ("mean", "member", "samples"))
+        ways = (f"{loops[way]['10']:.4f} / {loops[way][str(HORIZON)]:.3f}" for way in ("mean", "member", "samples"))
         lines.append(
             f"| {row['env']} | {row['seed']} | {row['train_seconds']:.0f} | "
-            f"{error['mean']:.3f} [{error['lo']:.3f}, {error['hi']:.3f}] | {' | '.join(ways)} | "
+            f"{error['mean']:.4f} [{error['lo']:.4f}, {error['hi']:.4f}] | {' | '.join(ways)} | "
             f"{row['coverage_90']['mean']:.3f} |"
         )
     return "\n".join(lines)
