@@ -16,7 +16,7 @@ from worldmodel.envs.functional import SimBrax, SimFuncEnv
 from worldmodel.envs.gymnax import SimGymnax
 from worldmodel.envs.pure import PureEpisode
 
-ENVS = ("CartPole-v1", "Pendulum-v1", "FrozenLake-v1")
+ENVS = ("CartPole-v1", "FrozenLake-v1", pytest.param("Pendulum-v1", marks=pytest.mark.slow))
 STEPS = 12
 
 
@@ -147,7 +147,8 @@ def test_gymnax_is_a_gymnax_environment(model):
     assert longer.max_steps_in_episode == 7
 
 
-def test_gymnasium_runs_the_functional_one(model):
+def test_gymnasium_runs_the_functional_one():
+    model = untrained_model("CartPole-v1")
     env = FunctionalJaxEnv(SimFuncEnv(model))
     obs, _ = env.reset(seed=0)
     env.action_space.seed(0)

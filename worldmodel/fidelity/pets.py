@@ -19,6 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from worldmodel._types import ArrayLike
+
 MEMBERS, LAYERS, WIDTH, BATCH = 5, 4, 200, 256
 LEARNING_RATE, WEIGHT_DECAY, BOUND_WEIGHT = 1e-3, 3e-5, 0.01
 PATIENCE, IMPROVEMENT = 25, 0.01
@@ -34,9 +36,10 @@ class Pets:
     scale: np.ndarray
     epochs: int
 
-    def predict(self, inputs: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def predict(self, inputs: ArrayLike) -> tuple[jax.Array, jax.Array]:
         """Mean and standard deviation of the change, `[M, N, D]` each, from inputs `[N, F]`."""
-        each = [_forward(p, (inputs - self.mean) / self.scale) for p in self.params]
+        standardised = (jnp.asarray(inputs) - self.mean) / self.scale
+        each = [_forward(p, standardised) for p in self.params]
         mean, log_variance = (jnp.stack(side) for side in zip(*each, strict=True))
         return mean, jnp.exp(0.5 * log_variance)
 
