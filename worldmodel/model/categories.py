@@ -89,7 +89,7 @@ class SitesHead(nnx.Module):
         odds = np.log(stay / (1.0 - stay)) + np.log(np.maximum(n - 1, 1))
         # Components that began alike would stay alike.
         self.bias = nnx.Param(normal(rng, (self.components, sites, most), 0.5 if self.components > 1 else 0.0))
-        self.stay = _Bias(odds)
+        self.stay = Bias(odds)
         moving = 1 < sites <= MOST_COPIED
         self.choose = Dense(outer, self.components * MOVES, rng=rng, bias=0.0) if moving else None
         grids = [leaf for _, leaf in codec.categories if isinstance(leaf, GridCodec) and len(leaf.shape) > 1]
@@ -164,6 +164,8 @@ class SitesHead(nnx.Module):
         return sources @ now[..., None, :, :]
 
 
-class _Bias(nnx.Module):
+class Bias(nnx.Module):
+    """A bias by itself, with initial values `[N]`."""
+
     def __init__(self, values: np.ndarray):
         self.bias = nnx.Param(jnp.asarray(values, jnp.float32))

@@ -11,7 +11,7 @@ from flax import nnx
 
 from worldmodel._types import Array, Float
 from worldmodel.codec.picture import PictureCodec
-from worldmodel.model.categories import neighbourhood
+from worldmodel.model.categories import Bias, neighbourhood
 from worldmodel.model.heads import UNSEEN, logistic_mixture_log_prob, logistic_mixture_sample
 from worldmodel.model.transformer import Dense, RMSNorm, normal
 
@@ -88,7 +88,7 @@ class PictureHead(nnx.Module):
         self.out = Dense(hidden, codec.values * kinds, rng=rng, bias=0.0, gain=0.1)
         stay = float(np.clip(codec.stays, 1e-3, 1.0 - 1e-4))
         raised = math.log(stay / (1.0 - stay)) + math.log(max(kinds - 1, 1))
-        self.stay = _Raised(codec.values, raised if codec.colours else 0.0)
+        self.stay = Bias(np.full(codec.values, raised if codec.colours else 0.0))
 
     def log_prob(self, x: Array, before: Array, now: Array, following: Array) -> Array:
         """Nats `[...]` of the whole picture."""
@@ -144,8 +144,3 @@ class PictureHead(nnx.Module):
 def _chosen(parameters: Array, component: Array) -> Array:
     """`[..., K, P, Q, V]` of each row's own component, `[..., P, Q, V]`."""
     return jnp.take_along_axis(parameters, component[..., None, None, None, None], axis=-4)[..., 0, :, :, :]
-
-
-class _Raised(nnx.Module):
-    def __init__(self, size: int, value: float):
-        self.bias = nnx.Param(jnp.full(size, value, jnp.float32))

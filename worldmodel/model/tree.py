@@ -124,12 +124,12 @@ class TreeHead(nnx.Module):
             target = codec.encode(next_obs, obs)
             nats = self.numbers.log_prob(h, target, codec.bins, bin_scale=bin_scale, balanced=balanced)
             parts.append(nats * jnp.asarray(codec.numbers_active, jnp.float32))
+        given = self._given(h, obs, next_obs)
         if self.sites is not None:
-            given = self._given(h, obs, next_obs)
             parts.append(self.sites.log_prob(given, codec.index(obs), codec.index(next_obs))[..., None])
         for head, (path, _) in zip(self.pictures, codec.pictures, strict=True):
             seen = (at(each, path) for each in (before, obs, next_obs))
-            parts.append(head.log_prob(self._given(h, obs, next_obs), *seen)[..., None])
+            parts.append(head.log_prob(given, *seen)[..., None])
         return jnp.concatenate(parts, axis=-1)
 
     def sample(self, h: Array, obs: PyTree, uniforms: Array, before: PyTree = None) -> PyTree:
