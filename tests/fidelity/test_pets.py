@@ -9,7 +9,8 @@ def test_it_learns_a_change_and_its_noise():
     rng = np.random.default_rng(0)
     inputs = rng.normal(size=(4_000, 3)).astype(np.float32)
     change = np.stack([inputs[:, 0] * 0.5, np.abs(inputs[:, 1])], axis=1) + 0.1 * rng.normal(size=(4_000, 2))
-    peer = fit(inputs, change, np.arange(4_000) // 20, seed=0, seconds=6.0)
+    peer = fit(inputs, change, np.arange(4_000) // 20, seed=0, epochs=12)
+    assert peer.epochs == 12
     mean, deviation = map(np.asarray, peer.predict(inputs[:500]))
     assert mean.shape == deviation.shape == (MEMBERS, 500, 2)
     truth = np.stack([inputs[:500, 0] * 0.5, np.abs(inputs[:500, 1])], axis=1)

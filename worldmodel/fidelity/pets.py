@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import time
 from functools import partial
 from typing import Any
@@ -44,8 +45,15 @@ class Pets:
         return mean, jnp.exp(0.5 * log_variance)
 
 
-def fit(inputs: np.ndarray, changes: np.ndarray, episode: np.ndarray, seed: int, seconds: float) -> Pets:
-    """Trains on `N` transitions: inputs `[N, F]`, changes `[N, D]`, episode `[N]`, for at most so many seconds."""
+def fit(
+    inputs: np.ndarray,
+    changes: np.ndarray,
+    episode: np.ndarray,
+    seed: int,
+    seconds: float = math.inf,
+    epochs: int | None = None,
+) -> Pets:
+    """Trains on `N` transitions: inputs `[N, F]`, changes `[N, D]`, episode `[N]`, for at most so many seconds or epochs."""
     start, rng = time.monotonic(), np.random.default_rng(seed)
     held = rng.permutation(np.unique(episode))
     held = np.isin(episode, held[: max(int(HELD_BACK * len(held)), 1)])
@@ -59,7 +67,7 @@ def fit(inputs: np.ndarray, changes: np.ndarray, episode: np.ndarray, seed: int,
     step = _step(optimizer)
     shown, judged = np.flatnonzero(~held), (jnp.asarray(x[held]), jnp.asarray(y[held]))
     best, kept, waited, epoch = np.full(MEMBERS, np.inf), params, 0, 0
-    while waited < PATIENCE and time.monotonic() - start < seconds:
+    while waited < PATIENCE and epoch != epochs and time.monotonic() - start < seconds:
         orders = np.stack([rng.permutation(shown) for _ in range(MEMBERS)])
         for first in range(0, len(shown) - BATCH + 1, BATCH):
             rows = orders[:, first : first + BATCH]
