@@ -53,7 +53,7 @@ def fit(
     seconds: float = math.inf,
     epochs: int | None = None,
 ) -> Pets:
-    """Trains on `N` transitions: inputs `[N, F]`, changes `[N, D]`, episode `[N]`, for so many seconds or epochs at most."""
+    """Trains on `N` transitions: inputs `[N, F]`, changes `[N, D]`, episode `[N]`; for so many seconds or epochs."""
     start, rng = time.monotonic(), np.random.default_rng(seed)
     held = rng.permutation(np.unique(episode))
     held = np.isin(episode, held[: max(int(HELD_BACK * len(held)), 1)])
