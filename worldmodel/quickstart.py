@@ -27,6 +27,7 @@ from worldmodel.agents.record import rebuild_env, record
 from worldmodel.codec import check_spec
 from worldmodel.corpus import Corpus, open_corpus, write_corpus
 from worldmodel.corpus.summary import summarise
+from worldmodel.envs.names import observation_names
 from worldmodel.envs.rendering import frames
 from worldmodel.fidelity import PairedRollout, json_safe, mean_interval, paired_rollout, probe, simulated_returns
 from worldmodel.fidelity.probing import SECTIONS
@@ -280,7 +281,8 @@ def _evidence(world: WorldModel, pair: PairedRollout) -> Evidence:
         frames(env_id, obs, env_kwargs=dict(world.spec.env_kwargs), every=every) if env_id else None
         for obs in (shown["imagined_obs"], shown["real_obs"])
     )
-    return Evidence(**shown, imagined_frames=imagined, real_frames=real, frame_every=every)
+    names = observation_names(env_id, pair.real_obs.shape[1])
+    return Evidence(**shown, obs_names=names, imagined_frames=imagined, real_frames=real, frame_every=every)
 
 
 def _loss_curve(path: Path) -> dict[str, list[Any]]:

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from worldmodel.envs.names import family
+
 
 def _cartpole(obs: np.ndarray) -> np.ndarray:
     # A diverged imagination may put the cart far outside the picture, where pixel coordinates overflow.
@@ -64,12 +66,11 @@ def frames(
     Raises:
       ValueError: observations of another shape than the family's, or not finite; `every` below 1.
     """
-    family = env_id.rsplit("/", 1)[-1].rsplit(":", 1)[-1].rsplit("-v", 1)[0]
-    if family not in STATE_OF:
+    if family(env_id) not in STATE_OF:
         return None
     if every < 1:
         raise ValueError(f"every is {every}; a whole number of steps, 1 or more, is needed")
-    dims, state_of = STATE_OF[family]
+    dims, state_of = STATE_OF[family(env_id)]
     observations = np.asarray(observations, dtype=np.float64)
     if observations.ndim != 2 or observations.shape[1] != dims:
         raise ValueError(f"observations of {env_id} have shape {observations.shape}; (T+1, {dims}) is needed")

@@ -11,8 +11,7 @@ import numpy as np
 
 from worldmodel._types import Array, PyTree
 from worldmodel.agents.policies import PureFunction, as_function
-from worldmodel.codec import TreeCodec
-from worldmodel.fidelity.replay import rows, single_members
+from worldmodel.fidelity.replay import flat_observations, rows, single_members
 from worldmodel.simulator import Policy, SimState, Simulator
 from worldmodel.training.checkpoint import WorldModel
 from worldmodel.trajectory import Trajectory
@@ -53,18 +52,11 @@ def paired_rollout(
     member = members[seed % len(members)]
     values = _imagine(simulator, function, length, member, params, jax.random.key(seed), beginning)
     obs, reward, terminated, truncated = jax.tree.map(lambda v: np.asarray(v)[:, 0], values)
-    codec = world.dynamics.codec.observation
-
-    def flat(values: PyTree) -> np.ndarray:
-        if isinstance(codec, TreeCodec):
-            return np.asarray(codec.flatten(values), np.float64)
-        return np.asarray(values).reshape(len(values), -1).astype(np.float64)
-
     ended = terminated | truncated
     stop = int(ended.argmax()) + 1 if ended.any() else length
     return PairedRollout(
-        imagined_obs=np.concatenate([flat(first), flat(rows(obs, np.s_[:stop]))]),
-        real_obs=flat(trajectory.observations),
+        imagined_obs=np.concatenate([flat_observations(world, part) for part in (first, rows(obs, np.s_[:stop]))]),
+        real_obs=flat_observations(world, trajectory.observations),
         imagined_rewards=reward[:stop],
         real_rewards=trajectory.rewards,
         imagined_end=_end(terminated[stop - 1], truncated[stop - 1]),

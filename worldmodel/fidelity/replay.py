@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from worldmodel._types import Array, PyTree
-from worldmodel.codec import StepCodec
+from worldmodel.codec import StepCodec, TreeCodec
 from worldmodel.corpus.columns import Columns
 from worldmodel.corpus.windows import rows_of
 from worldmodel.model.dynamics import StepDynamics
@@ -82,6 +82,14 @@ def gather(columns: Columns, episodes: np.ndarray, first: np.ndarray, steps: int
         ),
         contexts=tuple(columns.contexts[int(episode)] for episode in episodes),
     )
+
+
+def flat_observations(world: WorldModel, obs: PyTree) -> np.ndarray:
+    """Columns of observations `[N, ...]` as float64 `[N, D]`, laid out as by the codec where they have parts."""
+    codec = world.dynamics.codec.observation
+    if isinstance(codec, TreeCodec):
+        return np.asarray(codec.flatten(obs), np.float64)
+    return np.asarray(obs).reshape(len(obs), -1).astype(np.float64)
 
 
 def rows(columns: PyTree, where: Any) -> PyTree:

@@ -1,0 +1,164 @@
+"""Dividing states into regions that can be named, honestly: found on some episodes, judged on the others.
+
+A regression tree (Breiman et al. 1984) over named features splits where the mean of a residual differs most, so that
+what adds to a gap and what takes from it fall apart instead of cancelling. A region that was chosen because it looked
+bad looks bad on the same data whatever the truth; hence `held_in`, the episodes that must not judge.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from sklearn.tree import DecisionTreeRegressor
+
+MAX_REGIONS = 8
+MIN_SHARE = 0.03
+"""Of all visits, so that a region has enough of them to be judged."""
+FOLDS = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Node:
+    """A split at `threshold` of a feature into two subtrees, or a leaf: a region's number."""
+
+    feature: int = -1
+    threshold: float = 0.0
+    below: Node | None = None
+    above: Node | None = None
+    region: int = -1
+
+
+@dataclasses.dataclass(frozen=True)
+class Regions:
+    """Rules that divide states.
+
+    Attributes:
+      names: of the `F` features.
+      root: the tree.
+      rules: what each region is, in words, by its number.
+      held_in: int64, the episodes that the rules were found on.
+    """
+
+    names: tuple[str, ...]
+    root: Node
+    rules: tuple[str, ...]
+    held_in: np.ndarray
+
+    def label(self, features: np.ndarray) -> np.ndarray:
+        """Region of each row of `[N, F]`: int64 `[N]`."""
+        if features.ndim != 2 or features.shape[1] != len(self.names):
+            raise ValueError(f"features have shape {features.shape}; [N, {len(self.names)}] is needed")
+        out = np.zeros(len(features), np.int64)
+        _label(self.root, np.asarray(features, np.float32), np.arange(len(features)), out)
+        return out
+
+
+def find_regions(
+    features: np.ndarray,
+    residuals: np.ndarray,
+    weights: np.ndarray,
+    episode: np.ndarray,
+    names: Sequence[str],
+    *,
+    max_regions: int = MAX_REGIONS,
+    seed: int = 0,
+) -> Regions:
+    """Finds regions on a random half of the episodes.
+
+    Args:
+      features: float `[N, F]`, finite.
+      residuals: float `[N]`.
+      weights: float `[N]`.
+      episode: int `[N]`.
+      names: `F` of them.
+      max_regions: at most so many.
+      seed: of the halves.
+
+    Raises:
+      ValueError: fewer than 2 episodes, or a feature that is not finite.
+    """
+    if not np.isfinite(features).all():
+        raise ValueError("a feature is not finite")
+    everyone = np.unique(episode)
+    if len(everyone) < 2:
+        raise ValueError(f"{len(everyone)} episode: one half finds the regions, the other judges them")
+    held_in = np.sort(np.random.default_rng(seed).permutation(everyone)[: len(everyone) // 2])
+    own = np.isin(episode, held_in)
+    data = features[own].astype(np.float32), residuals[own], weights[own]
+    size = _best_size(*data, episode[own], max_regions, seed)
+    fitted = _tree(size, seed).fit(*data[:2], sample_weight=data[2]).tree_
+    spread = features[own].std(axis=0)
+    rules: list[str] = []
+
+    def grown(node: int, bounds: dict[int, tuple[float, float]]) -> Node:
+        if fitted.feature[node] < 0:
+            rules.append(_rule(bounds, names, spread))
+            return Node(region=len(rules) - 1)
+        feature, threshold = int(fitted.feature[node]), float(fitted.threshold[node])
+        low, high = bounds.get(feature, (-np.inf, np.inf))
+        below = grown(int(fitted.children_left[node]), {**bounds, feature: (low, min(high, threshold))})
+        above = grown(int(fitted.children_right[node]), {**bounds, feature: (max(low, threshold), high)})
+        return Node(feature, threshold, below, above)
+
+    root = grown(0, {})
+    return Regions(tuple(names), root, tuple(rules), held_in)
+
+
+def _tree(leaves: int, seed: int) -> DecisionTreeRegressor:
+    from sklearn.tree import DecisionTreeRegressor
+
+    return DecisionTreeRegressor(
+        max_depth=4, max_leaf_nodes=leaves, min_weight_fraction_leaf=MIN_SHARE, random_state=seed
+    )
+
+
+def _best_size(
+    features: np.ndarray, residuals: np.ndarray, weights: np.ndarray, episode: np.ndarray, most: int, seed: int
+) -> int:
+    """How many regions, at least two, predict left-out episodes best: a fault cut in pieces is no easier to see."""
+    folds = np.random.default_rng(seed).integers(0, FOLDS, int(episode.max()) + 1)[episode]
+    gain = np.zeros(most + 1)
+    for fold in range(FOLDS):
+        out = folds == fold
+        if not 0 < out.sum() < len(out):
+            continue
+        centre = np.average(residuals[~out], weights=weights[~out])
+        plain = (residuals[out] - centre) ** 2
+        for leaves in range(2, most + 1):
+            tree = _tree(leaves, seed).fit(features[~out], residuals[~out], sample_weight=weights[~out])
+            gain[leaves] += weights[out] @ (plain - (residuals[out] - tree.predict(features[out])) ** 2)
+    return int(gain[2:].argmax()) + 2
+
+
+def named_features(flat: np.ndarray, names: Sequence[str]) -> tuple[np.ndarray, list[str]]:
+    """Flattened observations `[N, D]`, and the size of each number that takes both signs: faults often go by it."""
+    both = (flat.min(axis=0, initial=0.0) < 0) & (flat.max(axis=0, initial=0.0) > 0)
+    sizes = [f"|{name}|" for name, signed in zip(names, both, strict=True) if signed]
+    return np.concatenate([flat, np.abs(flat[:, both])], axis=1), [*names, *sizes]
+
+
+def _label(node: Node, features: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
+    if node.below is None or node.above is None:
+        out[rows] = node.region
+        return
+    low = features[rows, node.feature] <= node.threshold
+    _label(node.below, features, rows[low], out)
+    _label(node.above, features, rows[~low], out)
+
+
+def _rule(bounds: dict[int, tuple[float, float]], names: Sequence[str], spread: np.ndarray) -> str:
+    return " and ".join(_words(names[f], *span, float(spread[f])) for f, span in bounds.items()) or "everywhere"
+
+
+def _words(name: str, low: float, high: float, spread: float) -> str:
+    digits = max(0, 2 - int(np.floor(np.log10(spread)))) if spread > 0 else 3
+    if low == -np.inf:
+        return f"{name} <= {high:.{digits}f}"
+    if high == np.inf:
+        return f"{name} > {low:.{digits}f}"
+    return f"{low:.{digits}f} < {name} <= {high:.{digits}f}"
