@@ -6,8 +6,9 @@ Hardware:  2 CPU cores; about a minute a block of 250 repetitions.
 Expected:  eval/README.md.
 
 Every repetition draws a process, a policy and a fault, makes the fault as large as its share of the return asks for,
-samples 200 real episodes, and runs the probe's own estimator (`value_residuals.residuals_of`, four imagined pairs per
-visited step) on the faulty simulator. States lie in three regions of equal size. The fault is in the first:
+samples 200 real episodes, and runs the probe's own estimators on the faulty simulator: with values fitted to imagined
+returns, and with four imagined pairs per visited step. States lie in three regions of equal size. The fault is in the
+first:
 
 `dynamics`  the next state is sometimes the best; `everywhere` the same in all states; `reward` too much is paid;
 `end`       episodes end that should not; `certain` the likeliest next state becomes likelier;
@@ -28,6 +29,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -39,12 +41,16 @@ from scipy.optimize import brentq
 
 from worldmodel.agents.policies import PureFunction
 from worldmodel.fidelity.attribution import attribute, benjamini_hochberg, slices
+from worldmodel.fidelity.fitted_value import fit_value
+from worldmodel.fidelity.imagined import imagine
 from worldmodel.fidelity.partition import find_regions
+from worldmodel.fidelity.step_residuals import Transition, fitted_residuals, imagined_residuals
 from worldmodel.fidelity.tabular import TabularDynamics, TabularMDP, exact_attribution, random_mdp, sample_episodes
-from worldmodel.fidelity.value_residuals import Residuals, Transition, Visits, promises_of, residuals_of
+from worldmodel.fidelity.value_residuals import Residuals, Visits
 
 RESULTS = Path(__file__).parent / "results" / "probe_validation.jsonl"
 BASE, ACTIONS, HORIZON, EPISODES, TWINS, ROLLOUTS = 25, 3, 10, 200, 5, 4
+MILESTONES = np.arange(0, HORIZON + 1, 2)
 REGION = np.repeat([0, 1, 2], 10)
 COUNTED = ("covered_sum", "covered_initial", "first", "first_of_tree", "accused")
 SHARES = {"dynamics": (0.02, 0.05, 0.1, 0.2)}
@@ -55,23 +61,23 @@ def main() -> None:
     """Runs the blocks that are missing and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kinds", nargs="+", choices=[*FAULTS, "none"], default=[*FAULTS, "none"])
+    parser.add_argument("--values", nargs="+", choices=["fitted", "imagined"], default=["fitted", "imagined"])
     parser.add_argument("--blocks", type=int, default=16)
     parser.add_argument("--repetitions", type=int, default=250, help="in a block")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     done = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
-    for block in range(options.blocks):
-        for kind in options.kinds:
-            for share in SHARES.get(kind, (0.1,)):
-                key = {"kind": kind, "share": share, "block": block, "repetitions": options.repetitions}
-                if any(key.items() <= cell.items() for cell in done):
-                    continue
-                runs = [repetition(kind, share, [block, i]) for i in range(options.repetitions)]
-                cell = {**key, **counted(runs)}
-                with options.out.open("a") as file:
-                    file.write(json.dumps(cell) + "\n")
-                print(json.dumps(cell), flush=True)
-                done.append(cell)
+    for block, values, kind in itertools.product(range(options.blocks), options.values, options.kinds):
+        for share in SHARES.get(kind, (0.1,)):
+            key = {"kind": kind, "share": share, "values": values, "block": block, "repetitions": options.repetitions}
+            if any(key.items() <= cell.items() for cell in done):
+                continue
+            runs = [repetition(kind, share, values, [block, i]) for i in range(options.repetitions)]
+            cell = {**key, **counted(runs)}
+            with options.out.open("a") as file:
+                file.write(json.dumps(cell) + "\n")
+            print(json.dumps(cell), flush=True)
+            done.append(cell)
     print(table([cell for cell in done if cell["repetitions"] == options.repetitions]))
 
 
@@ -164,13 +170,13 @@ def planted(kind: str, share: float, rng: np.random.Generator) -> tuple[TabularM
     raise RuntimeError(f"no process in which the fault {kind} is worth {share:.0%} of the return")
 
 
-def repetition(kind: str, share: float, seed: list[int]) -> dict[str, Any]:
+def repetition(kind: str, share: float, values: str, seed: list[int]) -> dict[str, Any]:
     """One process, fault and sample: what was covered, found and accused."""
     rng = np.random.default_rng([*seed, sum(map(ord, kind)), round(1000 * share)])
     real, sim, policy = planted(kind, share, rng)
     initial, exact = exact_attribution(real, sim, policy)
     by_region = np.array([exact[:, k == REGION].sum() for k in range(3)])
-    found, here, sim_returns = observed(real, sim, policy, rng)
+    found, here, sim_returns = observed(real, sim, policy, rng, values)
     total = found.parts.sum(axis=1)
     given = slices(found, total, REGION[here], 3)
     waterfall = attribute(found, sim_returns)
@@ -195,7 +201,7 @@ def repetition(kind: str, share: float, seed: list[int]) -> dict[str, Any]:
 
 
 def observed(
-    real: TabularMDP, sim: TabularMDP, policy: np.ndarray, rng: np.random.Generator
+    real: TabularMDP, sim: TabularMDP, policy: np.ndarray, rng: np.random.Generator, values: str
 ) -> tuple[Residuals, np.ndarray, np.ndarray]:
     """Residuals at every step of the real episodes, the states there, and returns of simulated episodes."""
     states, actions, _, _ = sample_episodes(real, policy, rng, EPISODES)
@@ -204,21 +210,28 @@ def observed(
     reward, left = real.reward[here, action].astype(np.float32), (HORIZON - step - 1).astype(np.int32)
     tables = TabularDynamics(), TABLE, TabularDynamics.of(sim), np.log(np.maximum(policy, 1e-30)).astype(np.float32)
     keys = jax.random.split(jax.random.key(int(rng.integers(2**31))))
-    parts, taken = residuals_of(
-        *tables,
-        keys[0],
-        ((here,), _no_history(len(step))),
-        Transition(action, reward, after, np.zeros(len(step), bool), left),
-        rollouts=ROLLOUTS,
-    )
-    whole = np.full(EPISODES, HORIZON, np.int32)
-    begin = (states[0].astype(np.int32),), _no_history(EPISODES)
-    starts, more = promises_of(*tables, keys[1], begin, whole, rollouts=ROLLOUTS)
+    transition = Transition(action, reward, after, np.zeros(len(step), bool), left)
+    passed = states[MILESTONES[:-1]].reshape(-1).astype(np.int32)
+    whole = np.repeat(HORIZON - MILESTONES[:-1], EPISODES).astype(np.int32)
+    begin = (passed,), _no_history(len(passed))
+    imagined = imagine(*tables, keys[1], begin, whole, rollouts=ROLLOUTS, features=one_hot)
+    visited = (here,), _no_history(len(step))
+    if values == "fitted":
+        value, taken = fit_value(imagined.features, imagined.left, imagined.rest, seed=0), 0
+        parts = fitted_residuals(tables[0], value, one_hot, tables[2], keys[0], visited, transition)
+    else:
+        parts, taken = imagined_residuals(*tables, keys[0], visited, transition, rollouts=ROLLOUTS)
     own, acted, alive, _ = sample_episodes(sim, policy, rng, EPISODES)
-    visits, earned = Visits(episode, step, np.ones(len(step))), reward.reshape(HORIZON, EPISODES).sum(axis=0)
-    promised = np.stack([starts, np.zeros(EPISODES)], axis=1)
-    found = Residuals(visits, parts, np.array([0, HORIZON]), promised, earned[:, None].astype(float), taken + more)
+    promised = np.concatenate([imagined.returns, np.zeros(EPISODES)]).reshape(-1, EPISODES).T
+    earned = np.add.reduceat(reward.reshape(HORIZON, EPISODES), MILESTONES[:-1], axis=0).T.astype(float)
+    visits = Visits(episode, step, np.ones(len(step)))
+    found = Residuals(visits, parts, MILESTONES, promised, earned, taken + imagined.steps)
     return found, here, (sim.reward[own[:-1], acted] * alive).sum(axis=0)
+
+
+def one_hot(obs: jax.Array) -> jax.Array:
+    """States as what values are fitted to."""
+    return jax.nn.one_hot(obs, len(REGION))
 
 
 def _no_history(count: int) -> tuple[np.ndarray, ...]:
@@ -243,12 +256,12 @@ def counted(runs: list[dict[str, Any]]) -> dict[str, Any]:
 def table(cells: list[dict[str, Any]]) -> str:
     """Markdown: a row per fault and size, all blocks together."""
     lines = [
-        "| fault | share of return | runs | covered: faulty, other, twins | sum | beginnings | first | first of tree "
-        "| accused | distractor |",
-        "|---" * 10 + "|",
+        "| values | fault | share of return | runs | covered: faulty, other, twins | sum | beginnings | first "
+        "| first of tree | accused | distractor |",
+        "|---" * 11 + "|",
     ]
-    for kind, share in sorted({(cell["kind"], cell["share"]) for cell in cells}):
-        own = [cell for cell in cells if (cell["kind"], cell["share"]) == (kind, share)]
+    for values, kind, share in sorted({(cell["values"], cell["kind"], cell["share"]) for cell in cells}):
+        own = [cell for cell in cells if (cell["values"], cell["kind"], cell["share"]) == (values, kind, share)]
         runs = sum(cell["repetitions"] for cell in own)
         rate = {name: sum(cell[name] for cell in own) / runs for name in COUNTED}
         covered = ", ".join(f"{v:.3f}" for v in np.sum([cell["covered"] for cell in own], axis=0) / runs)
@@ -256,9 +269,9 @@ def table(cells: list[dict[str, Any]]) -> str:
         error = np.sqrt(max(sum(cell["distractor_squares"] for cell in own) / runs - mean**2, 0.0) / runs)
         size = "as it is" if kind == "wormhole" else "0" if kind == "none" else f"{share:.0%}"
         lines.append(
-            f"| {kind} | {size} | {runs} | {covered} | {rate['covered_sum']:.3f} | {rate['covered_initial']:.3f} "
-            f"| {rate['first']:.3f} | {rate['first_of_tree']:.3f} | {rate['accused']:.3f} "
-            f"| {mean:+.4f} ({error:.4f}) |"
+            f"| {values} | {kind} | {size} | {runs} | {covered} | {rate['covered_sum']:.3f} "
+            f"| {rate['covered_initial']:.3f} | {rate['first']:.3f} | {rate['first_of_tree']:.3f} "
+            f"| {rate['accused']:.3f} | {mean:+.4f} ({error:.4f}) |"
         )
     return "\n".join(lines)
 

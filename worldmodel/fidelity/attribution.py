@@ -18,7 +18,8 @@ from scipy import stats
 
 from worldmodel.fidelity.estimates import LEVEL, Estimate, mean_interval
 from worldmodel.fidelity.partition import Regions
-from worldmodel.fidelity.value_residuals import CAUSES, Residuals
+from worldmodel.fidelity.step_residuals import CAUSES
+from worldmodel.fidelity.value_residuals import Residuals
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,11 +84,12 @@ def attribute(
       regions: the rules that divide them, found on other episodes than those that are judged here (`held_in`).
 
     Returns:
-      `gap` (simulated less real return), which is `initial` (how episodes begin) and `net` (promised at the beginning
-      of real episodes less earned in them); `horizon`: the latter by stretches of steps; `causes` by name; `regions`:
-      slices by rule, largest first, with `p_adjusted` (Benjamini-Hochberg over them); `gross`: sum over stretches of
-      what each contributes, signs dropped; `unexplained`: `net` less the sum of causes, the noise of estimates;
-      `episodes`, `visits`, `simulated_steps`. `gap` is None beside `why` where the simulator broke.
+      `sim_return`, `real_return`, and their `gap`, which is `initial` (how episodes begin) and `net` (promised at the
+      beginning of real episodes less earned in them); `horizon`: the latter by stretches of steps; `causes` by name;
+      `regions`: slices by rule, largest first, with `p_adjusted` (Benjamini-Hochberg over them); `gross`: sum over
+      stretches of what each contributes, signs dropped; `unexplained`: `net` less the sum of causes, which is the noise
+      of estimates; `explained`: see `Residuals`; `episodes`, `visits`, `simulated_steps`. `gap` is None beside `why`
+      where the simulator broke.
     """
     visits, parts = residuals.visits, residuals.parts
     if not all(np.isfinite(part).all() for part in (parts, residuals.promised, sim_returns)):
@@ -99,6 +101,8 @@ def attribute(
     net = mean_interval(promised[:, 0] - real_returns)
     out: dict[str, Any] = {
         "gap": difference(sim_returns, real_returns).to_json(),
+        "sim_return": mean_interval(sim_returns).to_json(),
+        "real_return": mean_interval(real_returns).to_json(),
         "initial": difference(sim_returns, promised[:, 0]).to_json(),
         "net": net.to_json(),
         "horizon": [
@@ -109,6 +113,7 @@ def attribute(
         "regions": None,
         "gross": float(sum(abs(own.mean or 0.0) for own in stretches)),
         "unexplained": (net.mean or 0.0) - sum(found.net.mean or 0.0 for found in causes.values()),
+        "explained": residuals.explained,
         "episodes": residuals.episodes,
         "visits": len(visits.step),
         "simulated_steps": residuals.simulated_steps,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -17,13 +18,14 @@ from worldmodel.agents.record import make_env
 from worldmodel.corpus.columns import Columns
 from worldmodel.corpus.read import Corpus, open_corpus
 from worldmodel.fidelity.estimates import json_safe
+from worldmodel.fidelity.gap import explain_gap
 from worldmodel.fidelity.policy_panel import panel
 from worldmodel.fidelity.rollout import one_step, open_loop
 from worldmodel.simulator import Policy
 from worldmodel.training.checkpoint import WorldModel, load
 from worldmodel.trajectory import Spec, Trajectory
 
-SECTIONS = ("one_step", "rollout", "policies", "ranking")
+SECTIONS = ("one_step", "rollout", "policies", "ranking", "attribution")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +38,7 @@ class FidelityReport:
       one_step: see `rollout.one_step`.
       rollout: see `rollout.open_loop`.
       policies, ranking: see `panel.panel`.
+      attribution: where the gap in return of one policy, `policy`, comes from, see `gap.explain_gap`.
       real_steps: real steps taken, by phase.
       seconds: wall-clock time by section; sections overlap.
       why: reason by section.
@@ -48,6 +51,7 @@ class FidelityReport:
     rollout: dict[str, Any] | None
     policies: list[dict[str, Any]] | None
     ranking: dict[str, Any] | None
+    attribution: dict[str, Any] | None
     real_steps: Mapping[str, int]
     seconds: Mapping[str, float]
     why: Mapping[str, str]
@@ -70,6 +74,7 @@ def probe(
     horizon: int = 50,
     starts: int = 250,
     seed: int = 0,
+    explain: str | None = None,
     ledger: StepLedger | None = None,
 ) -> FidelityReport:
     """Compares a world model with reality.
@@ -85,11 +90,12 @@ def probe(
       horizon: longest open-loop rollout, in steps.
       starts: number of open-loop rollouts.
       seed: of everything drawn.
+      explain: name of the policy whose gap in return is attributed; None: the one with the highest simulated return.
       ledger: where real steps are counted; None: a fresh one.
 
     Raises:
       ValueError: logs or real environment have other spaces than the model, an unknown environment id, no policy at
-        all, or a count below one.
+        all, or a count below one, a policy to explain that is not among them.
       FileNotFoundError: no run or no corpus at the path.
     """
     counts = {"episodes": episodes, "sim_episodes": sim_episodes, "horizon": horizon, "starts": starts}
@@ -98,6 +104,8 @@ def probe(
             raise ValueError(f"{name} is {value}; at least 1 is needed")
     if policies is not None and not policies:
         raise ValueError("policies is empty; name at least one, or pass None to leave returns out")
+    if explain is not None and explain not in (policies or {}):
+        raise ValueError(f"there is no policy {explain!r} to explain; there are {sorted(policies or {})}")
     world = load(sim) if isinstance(sim, (str, os.PathLike)) else sim
     if not isinstance(world, WorldModel):
         raise ValueError(f"sim is a {type(sim).__name__}; a run folder or a WorldModel is needed")
@@ -125,7 +133,7 @@ def probe(
             replayed["rollout"] = pool.submit(timed, "rollout", open_loop, world, columns, **options)
         if policies is None or spec.env_id is None:
             reason = "no policies were given" if policies is None else "the model's logs name no real environment"
-            why |= dict.fromkeys(("policies", "ranking"), reason)
+            why |= dict.fromkeys(("policies", "ranking", "attribution"), reason)
         else:
             run = timed("real_episodes", _evaluate, spec, policies, episodes, seed, book)
             result = timed(
@@ -141,6 +149,14 @@ def probe(
             found["policies"], found["ranking"] = result["policies"], result["ranking"]
             if "why" in result:
                 why["ranking"] = result["why"]
+            if episodes < 2:
+                why["attribution"] = "a gap is attributed from at least 2 real episodes"
+            else:
+                means = {own["name"]: own["sim_return"]["mean"] for own in found["policies"]}
+                best = max(means, key=lambda name: -math.inf if means[name] is None else means[name])
+                name = best if explain is None else explain
+                own = timed("attribution", explain_gap, world, policies[name], run[name], seed=seed)
+                found["attribution"] = {"policy": name, **own}
         found |= {name: future.result() for name, future in replayed.items()}
     return FidelityReport(
         env_id=spec.env_id, seed=seed, real_steps=book.to_json(), seconds=seconds, why=why, episodes=run, **found

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from worldmodel.report import figures, returns, style, tables
 from worldmodel.report.animation import player_data
 from worldmodel.report.evidence import Evidence
+from worldmodel.report.gap import gap_figure
 from worldmodel.report.numbers import centre, get, text
 from worldmodel.report.verdict import findings, horizon_interval, trust_step, verdict
 
@@ -88,6 +89,15 @@ def _figures(report: Mapping[str, Any], evidence: Evidence) -> Iterator[tuple[st
         f"Spearman {text(centre(get(report, 'ranking.spearman')))}, MMRV {text(centre(get(report, 'ranking.mmrv')))}"
         + (f" ({convention})." if convention else "."),
         figures.ranking_figure(report),
+    )
+    yield (
+        "gap",
+        "Where the gap in return comes from",
+        "From the real to the simulated return of the policy "
+        f"{get(report, 'attribution.policy')!r}: what the simulator promises along real episodes beyond what they "
+        "earn, by stretches of an episode (exact), by cause, and by region (found on half of the episodes, judged on "
+        "the other). Lines are 95% intervals.",
+        gap_figure(report),
     )
     yield (
         "one-step",

@@ -8,6 +8,7 @@ Every word is computed from the numbers. The rules, and what each grade asks for
   behaviour; `care` where they overlap; `no` where it lies below.
 - returns: `no` where the simulated return of that policy lies above its real return, intervals apart, by more than a
   tenth of the real returns' scale (exploitation); `care` where it lies that far below.
+- where: `care` where a region's contribution to the gap in return stands out, see `gap.worst_region`.
 - steps: `care` where one-step error exceeds a tenth of the persistence floor.
 - ends: `care` where false ends reach 1e-3 a step or recall is below .9.
 """
@@ -19,6 +20,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from worldmodel.report.gap import worst_region
 from worldmodel.report.numbers import centre, get, interval, read, text, text_estimate
 
 GRADES = ("yes", "care", "no", "unknown")
@@ -53,8 +55,8 @@ def horizon_interval(report: Mapping[str, Any]) -> tuple[float, float] | None:
 
 
 def findings(report: Mapping[str, Any]) -> list[Finding]:
-    """Conclusions on horizon, ranking, transfer, returns, single steps and ends, in this order."""
-    parts = (_horizon, _ranking, _transfer, _returns, _steps, _ends)
+    """Conclusions on horizon, ranking, transfer, returns, regions, single steps and ends, in this order."""
+    parts = (_horizon, _ranking, _transfer, _returns, _where, _steps, _ends)
     return [finding for part in parts if (finding := part(report)) is not None]
 
 
@@ -174,6 +176,11 @@ def _returns(report: Mapping[str, Any]) -> Finding:
     if far and sim.hi < real.lo:
         return Finding("returns", "care", f"it understates the return of its own policy ({numbers})")
     return Finding("returns", "yes", f"for the return of its own policy ({numbers})")
+
+
+def _where(report: Mapping[str, Any]) -> Finding | None:
+    words = worst_region(report)
+    return None if words is None else Finding("where", "care", words)
 
 
 def _steps(report: Mapping[str, Any]) -> Finding:
