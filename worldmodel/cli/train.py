@@ -49,7 +49,7 @@ class Options:
     process: int = 0
     """This process's number, from 0."""
     estimate: bool = False
-    """Train nothing: print parameters, arithmetic, memory per device, days and cost."""
+    """Begin no run: print parameters, arithmetic, memory per device, days and cost."""
     devices: int = 1
     """Devices that --estimate plans for."""
     device_kind: str = "cpu"
