@@ -92,7 +92,7 @@ def main() -> None:
                     file.write(json.dumps(row) + "\n")
                 print(json.dumps(row), flush=True)
                 done.append(row)
-    print(table(done, options.runs))
+    print(table([row for row in done if row["run"] in options.runs and row["run"] in RUNS]))
     print(scaled_table([row for row in done if row["run"] == "scaled"]))
 
 
@@ -196,15 +196,17 @@ def scaled(corpora: Corpora) -> dict[str, Any]:
     }
 
 
-def table(rows: Sequence[Mapping[str, Any]], runs: Sequence[str]) -> str:
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Markdown: every run, predicted and measured."""
+    if not rows:
+        return ""
     lines = [
         "| run | rounds | step, ms: predicted, measured | ratio | ratio of processors' time | "
         "start, s: predicted, measured | peak memory, MB: predicted, measured | ratio | XLA's buffers, MB |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for name in RUNS:
-        own = [row for row in rows if row["run"] == name and name in runs]
+        own = [row for row in rows if row["run"] == name]
         if not own:
             continue
 

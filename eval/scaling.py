@@ -38,6 +38,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from worldmodel.agents.behaviour import parse_behaviours
 from worldmodel.agents.past import Past
@@ -235,7 +236,7 @@ def draw(fits: Mapping[str, Fitted], path: Path) -> None:
             panel(ax, name, fit)
         panels[0].set_ylabel("held-out loss (nats per transition)")
         handles, labels = panels[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=min(4, 2 * len(fits)))
+        figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(fits)))
         figure.savefig(path, dpi=110)
 
 
@@ -255,6 +256,9 @@ def panel(ax: Axes, name: str, fit: Fitted) -> None:
         fit.next_x, fit.next_loss.mean(), "D", color=style.REAL, markersize=8, fillstyle="none", label="measured mean"
     )
     ax.set_xscale("log")
+    ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    ax.xaxis.set_major_formatter(lambda value, _: f"{value:.3g}".replace("e+0", "e").replace("e+", "e"))
+    ax.xaxis.set_minor_formatter(NullFormatter())
     ax.set_xlabel(fit.sweep.unit)
     ax.set_title(f"{name}: {fit.scaling.law.name}")
 
