@@ -43,9 +43,9 @@ from worldmodel.fidelity import cluster_mean_interval, crps_fair, divergence_hor
 from worldmodel.fidelity.pets import fit
 from worldmodel.fidelity.replay import draw_starts, gather, open_loop_paths, teacher_forced
 from worldmodel.fidelity.rollout import one_step
-from worldmodel.model.step import StepConfig
-from worldmodel.training import TrainingConfig, WorldModel, train
+from worldmodel.training import WorldModel, train
 from worldmodel.training.claim import codec_of
+from worldmodel.training.recipes import VECTORS
 from worldmodel.trajectory import Spec
 
 RESULTS = Path(__file__).parent / "results" / "bench_model.jsonl"
@@ -62,9 +62,7 @@ MODELS = ("ours", "pets", "linear", "persistence")
 TRANSITIONS, HELD_OUT = 100_000, 10_000
 OWN = ("termination", "reward_mae", "reward_scale")
 SAMPLES, STARTS, TESTED, THRESHOLD = 19, 250, 200, 0.5
-CONFIG = TrainingConfig(
-    model=dataclasses.replace(StepConfig(), members=2), batch_size=16, learning_rate=3e-3, checkpoint_every=100_000
-)
+CONFIG = dataclasses.replace(VECTORS, checkpoint_every=100_000)
 
 
 class Rows(NamedTuple):

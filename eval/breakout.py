@@ -30,13 +30,11 @@ from PIL import Image
 from worldmodel.corpus import Columns, open_corpus
 from worldmodel.fidelity import cluster_mean_interval
 from worldmodel.fidelity.replay import draw_starts, gather, same_pixels, single_members
-from worldmodel.model.step import StepConfig
-from worldmodel.training import TrainingConfig, WorldModel, train
+from worldmodel.training import WorldModel, train
+from worldmodel.training.recipes import RECIPES
 
 RESULTS = Path(__file__).parent / "results"
-CONFIG = TrainingConfig(
-    dataclasses.replace(StepConfig(), members=1), batch_size=4, length=16, steps=6_000, checkpoint_every=500
-)
+CONFIG = RECIPES["breakout"]
 STEPS, EPISODES, SHOWN, EVERY = 100, 48, 3, 4
 
 

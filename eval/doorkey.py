@@ -14,6 +14,7 @@ Every seed is one line of JSON in `--out`, and is not run again.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import tempfile
 import time
@@ -25,14 +26,11 @@ import numpy as np
 from worldmodel.corpus import Columns, open_corpus
 from worldmodel.fidelity import cluster_mean_interval
 from worldmodel.fidelity.replay import gather, teacher_forced
-from worldmodel.model.step import StepConfig
-from worldmodel.model.transformer import TrunkConfig
-from worldmodel.training import TrainingConfig, WorldModel, train
+from worldmodel.training import WorldModel, train
+from worldmodel.training.recipes import RECIPES
 
 RESULTS = Path(__file__).parent / "results" / "doorkey.jsonl"
-CONFIG = TrainingConfig(
-    StepConfig(TrunkConfig(window=32), members=1), batch_size=8, length=32, steps=4_000, checkpoint_every=4_000
-)
+CONFIG = RECIPES["doorkey"]
 
 
 def main() -> None:
@@ -51,7 +49,7 @@ def main() -> None:
             continue
         start = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
-            config = TrainingConfig(**{**vars(CONFIG), "steps": options.steps, "seed": seed})
+            config = dataclasses.replace(CONFIG, steps=options.steps, seed=seed)
             world = train(train_side, corpus.spec, Path(folder) / "run", config)
         row = {"seed": seed, "steps": options.steps, "train_seconds": round(time.monotonic() - start, 1)}
         row |= measures(world, test_side, hidden(train_side, test_side), seed)

@@ -32,8 +32,8 @@ import numpy as np
 from worldmodel.corpus import Columns
 from worldmodel.fidelity.replay import gather, open_loop_paths
 from worldmodel.fidelity.rollout import one_step
-from worldmodel.model.step import StepConfig
-from worldmodel.training import TrainingConfig, WorldModel, train
+from worldmodel.training import WorldModel, train
+from worldmodel.training.recipes import VECTORS
 from worldmodel.trajectory import Spec, Trajectory
 
 LOGS = Path(__file__).parents[2] / "shared" / "corpora" / "reference_logs"
@@ -41,9 +41,6 @@ RESULTS = Path(__file__).parent / "results" / "reference_logs.jsonl"
 ENV_IDS = {"cartpole": "CartPole-v1", "hopper": "Hopper-v5"}
 STEPS = {"cartpole": 6_000, "hopper": 8_000}
 """Train steps that fit into three minutes."""
-CONFIG = TrainingConfig(
-    model=dataclasses.replace(StepConfig(), members=2), batch_size=16, learning_rate=3e-3, checkpoint_every=2_000
-)
 STARTS, HORIZON = 250, 50
 
 
@@ -106,7 +103,7 @@ def _dtype(spec: Spec) -> np.dtype:
 def cell(env: str, seed: int, steps: int) -> dict[str, Any]:
     """Trains once and measures."""
     spec, train_side, test_side = read(env)
-    config = dataclasses.replace(CONFIG, steps=steps, seed=seed)
+    config = dataclasses.replace(VECTORS, steps=steps, seed=seed)
     with tempfile.TemporaryDirectory() as folder:
         start = time.monotonic()
         world = train(train_side, spec, Path(folder) / "run", config)

@@ -12,6 +12,7 @@ import pytest
 
 from tests.support import untrained_run
 from worldmodel.cli import VERBS, main
+from worldmodel.cli.train import _table as estimate_table
 from worldmodel.cli.train import defaults
 from worldmodel.training.checkpoint import load
 from worldmodel.training.presets import PRESETS
@@ -159,3 +160,16 @@ def test_a_reader_that_stops_reading_is_no_error():
     assert len(done.stdout) == 100
     assert done.stderr == b""
     assert done.returncode in (0, 141)
+
+
+def test_an_estimate_for_people_tells_what_was_measured():
+    memory = {"arguments": 1e6, "temporaries": 2e6, "outputs": 0, "program": 0, "total": 3e6}
+    found = {"parameters": 10, "parameters_per_member": 5, "flops_per_step": 1e9, "flops": 1e12, "devices": 1}
+    found |= {"device_kind": "cpu", "mesh": "", "memory_per_device": memory, "fits": None, "days": 0.01, "cost": None}
+    found |= {"why": "no price", "seconds_per_step": 0.02, "start_seconds": 20.3, "host_memory": 9e8}
+    lines = estimate_table(found)
+    assert "memory of process  0.9 GB at its peak, measured" in lines
+    assert "time               20 s to start, 0.02 s a step, 0.01 days" in lines
+    planned = estimate_table(found | {"start_seconds": None, "host_memory": None})
+    assert "time               0.02 s a step, 0.01 days" in planned
+    assert not any("process" in line for line in planned)

@@ -8,13 +8,15 @@ import jax
 import numpy as np
 import pytest
 
-from tests.support import untrained_model
+from tests.support import tiny_columns, untrained_model
 from tests.training.many_devices import CONFIG, DEBUG
+from worldmodel.corpus import write_corpus
 from worldmodel.model.step import StepConfig, init_params
 from worldmodel.model.transformer import TrunkConfig
 from worldmodel.training.checkpoint import describe
 from worldmodel.training.estimate import DEVICES, estimate, parameters_per_member, step_flops
 from worldmodel.training.presets import PRESETS
+from worldmodel.training.rehearsal import rehearse
 
 
 def described(model=DEBUG):
@@ -77,10 +79,29 @@ def test_the_1b_preset_is_spread_over_256_devices():
 
 
 @pytest.mark.slow
-def test_this_machines_speed_is_measured():
-    found = estimate(described(), CONFIG)
+def test_a_run_here_is_rehearsed(tmp_path):
+    spec, columns = tiny_columns("CartPole-v1", episodes=40, seed=3)
+    corpus = tmp_path / "corpus"
+    write_corpus(corpus, spec, map(columns.episode, range(columns.episodes)), provenance={})
+    found = estimate(described(), CONFIG, corpus=corpus)
     assert 0 < found["seconds_per_step"] < 10
-    assert found["days"] == pytest.approx(found["seconds_per_step"] * CONFIG.steps / 86_400)
+    assert found["start_seconds"] > 0
+    assert 5e7 < found["host_memory"] < 1e10
+    total = found["start_seconds"] + found["seconds_per_step"] * CONFIG.steps
+    assert found["days"] == pytest.approx(total / 86_400)
     assert found["cost"] is None
     assert "price" in found["why"]
     assert np.isfinite(found["flops"])
+    with pytest.raises(ValueError, match=r"the first steps could not be taken: .*nothing"):
+        rehearse(tmp_path / "nothing", CONFIG, found["flops_per_step"])
+
+
+@pytest.mark.slow
+def test_without_a_corpus_time_is_unknown():
+    found = estimate(described(), CONFIG)
+    assert found["days"] is None and found["host_memory"] is None
+    assert found["why"] == "no corpus was given to take the first steps on"
+
+
+def test_float32_is_never_faster_than_bfloat16():
+    assert all(0 < device.float32 <= device.bfloat16 for device in DEVICES.values())

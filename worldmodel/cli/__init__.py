@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from worldmodel.trajectory import suggest
 
@@ -36,11 +36,16 @@ VERBS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one verb; returns the exit code."""
+    return guarded(_dispatch, argv)
+
+
+def guarded(run: Callable[[list[str]], int], argv: Sequence[str] | None = None) -> int:
+    """The exit code of `run(words)`, whose errors become one line; `argv` are the program's own words by default."""
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
     try:
-        return _dispatch(words)
+        return run(words)
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
     except BrokenPipeError:  # who read our output (`| head`) has had enough; the interpreter must not flush again

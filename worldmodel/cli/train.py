@@ -49,7 +49,7 @@ class Options:
     process: int = 0
     """This process's number, from 0."""
     estimate: bool = False
-    """Train nothing: print parameters, arithmetic, memory per device, days and cost."""
+    """Begin no run: print parameters, arithmetic, memory per device, days and cost."""
     devices: int = 1
     """Devices that --estimate plans for."""
     device_kind: str = "cpu"
@@ -71,7 +71,12 @@ def defaults(words: Sequence[str]) -> Options:
         name = following if word == "--preset" else word.removeprefix("--preset=") if "--preset=" in word else name
     if name not in PRESETS:
         raise ValueError(f"there is no preset {name!r}{suggest(name, PRESETS)}; presets are {', '.join(PRESETS)}")
-    options = Options(corpus=(), preset=name, config=PRESETS[name])
+    return beginning(PRESETS[name], name)
+
+
+def beginning(config: TrainingConfig, preset: str = "default") -> Options:
+    """The options with this configuration and no corpus yet."""
+    options = Options(corpus=(), preset=preset, config=config)
     object.__setattr__(options, "corpus", tyro.MISSING)  # no text, but tyro's mark of what must be given
     return options
 
@@ -185,6 +190,7 @@ def _estimate(options: Options, corpus: Any, config: TrainingConfig) -> dict[str
         device_kind=options.device_kind,
         utilisation=options.utilisation,
         price_per_hour=options.price_per_hour,
+        corpus=options.corpus[0],
     )
     if options.json:
         print(json.dumps(result, allow_nan=False))
@@ -204,7 +210,10 @@ def _table(result: dict[str, Any]) -> list[str]:
         f"devices            {result['devices']} x {result['device_kind']}  mesh {result['mesh'] or 'none'}",
         f"memory per device  {memory['total'] / 1e9:.3g} GB ({parts}){room}",
     ]
+    if result["host_memory"] is not None:
+        lines.append(f"memory of process  {result['host_memory'] / 1e9:.3g} GB at its peak, measured")
     if result["days"] is not None:
-        lines.append(f"time               {result['seconds_per_step']:.3g} s a step, {result['days']:.3g} days")
+        start = "" if result["start_seconds"] is None else f"{result['start_seconds']:.0f} s to start, "
+        lines.append(f"time               {start}{result['seconds_per_step']:.3g} s a step, {result['days']:.3g} days")
     cost = f"{result['cost']:,.2f}" if result["cost"] is not None else f"unknown: {result['why']}"
     return [*lines, f"cost               {cost}"]

@@ -1,7 +1,8 @@
 """What a training run will cost before it is begun: parameters, arithmetic, memory per device, time.
 
-Memory is XLA's own analysis of the train step, compiled ahead of time for a mesh of virtual devices in a process of its
-own. Arithmetic is counted, as 6 N per position plus attention (Kaplan et al. 2020, arXiv 2001.08361, section 2.1).
+Memory of a device is XLA's own analysis of the train step, compiled ahead of time for a mesh of virtual devices in a
+process of its own. Arithmetic is counted, as 6 N per position plus attention (Kaplan et al. 2020, arXiv 2001.08361,
+section 2.1). Of a run on this machine, time and the memory of the whole process are measured in its first steps.
 """
 
 from __future__ import annotations
@@ -12,13 +13,12 @@ import math
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from worldmodel.codec import column_shapes
 from worldmodel.model.dynamics import StepDynamics
@@ -26,6 +26,7 @@ from worldmodel.model.step import StepConfig, abstract_params
 from worldmodel.training.checkpoint import model_from_config
 from worldmodel.training.config import TrainingConfig
 from worldmodel.training.program import program
+from worldmodel.training.rehearsal import rehearse
 from worldmodel.training.sharding import Layout
 from worldmodel.training.step import Batch, TrainState
 from worldmodel.trajectory import Spec, suggest
@@ -41,26 +42,29 @@ class Device:
 
 
 DEVICES = {
-    "t4": Device(65e12, 8.1e12, 16e9),
-    "v100": Device(125e12, 15.7e12, 32e9),
+    "t4": Device(8.1e12, 8.1e12, 16e9),
+    "v100": Device(15.7e12, 15.7e12, 32e9),
     "l4": Device(121e12, 60e12, 24e9),
     "a100-40gb": Device(312e12, 156e12, 40e9),
     "a100-80gb": Device(312e12, 156e12, 80e9),
     "h100": Device(989e12, 494e12, 80e9),
     "h200": Device(989e12, 494e12, 141e9),
     "b200": Device(2250e12, 1100e12, 180e9),
-    "tpu-v4": Device(275e12, 137e12, 32e9),
-    "tpu-v5e": Device(197e12, 98e12, 16e9),
-    "tpu-v5p": Device(459e12, 230e12, 95e9),
-    "tpu-v6e": Device(918e12, 459e12, 32e9),
+    "tpu-v4": Device(275e12, 275e12, 32e9),
+    "tpu-v5e": Device(197e12, 197e12, 16e9),
+    "tpu-v5p": Device(459e12, 459e12, 95e9),
+    "tpu-v6e": Device(918e12, 918e12, 32e9),
 }
-"""Makers' data sheets; float32 is TF32 where products run in it, and on TPUs half of bfloat16."""
+"""What products in each precision reach as JAX computes them by default (docs.jax.dev, "Matmul precision"): float32 in
+one bfloat16 pass on TPUs, in TF32 from Ampere on; T4 and V100 have no units for bfloat16, and are taken to compute both
+in float32 (not measured). TPUs are from Google's pages on each (docs.cloud.google.com/tpu/docs). GPUs are the SXM
+models, dense, and were compared with tables of the data sheets that others publish, not with the makers' own sheets;
+b200 is that of HGX boards, whose usable memory (180 of 192 GB) is from memory, unchecked."""
 
 HERE = "cpu"
 """The kind whose time is not computed but measured, on this machine, in a few steps."""
 UTILISATION = 0.4
 """Share of the peak that a run is assumed to reach on an accelerator."""
-_TIMED_STEPS = 8
 
 
 def parameters_per_member(params: Any) -> int:
@@ -86,6 +90,7 @@ def estimate(
     device_kind: str = HERE,
     utilisation: float = UTILISATION,
     price_per_hour: float | None = None,
+    corpus: str | Path | None = None,
 ) -> dict[str, Any]:
     """The cost of a run, plain JSON.
 
@@ -96,6 +101,7 @@ def estimate(
       device_kind: a key of `DEVICES`, or "cpu" for this machine.
       utilisation: share of the device's peak that is reached.
       price_per_hour: of one device, in any currency.
+      corpus: folder of the logs, on which the first steps of a run on this machine are taken and measured.
 
     Raises:
       ValueError: the kind is unknown, or the mesh or the batch does not fit the devices.
@@ -108,14 +114,14 @@ def estimate(
     if devices < 1 or not 0 < utilisation <= 1:
         raise ValueError(f"{devices} devices at utilisation {utilisation}; at least 1 and a share of 1 are needed")
     mesh = config.mesh or ("" if devices == 1 else f"data={devices}")
-    timed = device_kind == HERE and devices == 1
-    question = {"described": described, "training": _plain(config), "mesh": mesh, "timed": timed}
+    question = {"described": described, "training": _plain(config), "mesh": mesh}
     answer = _ask(question, devices)
     flops = step_flops(config.model, answer["parameters_per_member"], config.batch_size, config.length)
     kind = DEVICES.get(device_kind)
     peak = None if kind is None else kind.bfloat16 if config.precision == "bfloat16" else kind.float32
-    seconds = answer["seconds_per_step"] if peak is None else flops / (devices * peak * utilisation)
-    hours = None if seconds is None else seconds * config.steps / 3600.0
+    here = rehearse(corpus, config, flops) if peak is None and devices == 1 and corpus is not None else {}
+    seconds = flops / (devices * peak * utilisation) if peak is not None else here.get("seconds_per_step")
+    hours = None if seconds is None else (here.get("start_seconds", 0.0) + seconds * config.steps) / 3600.0
     result: dict[str, Any] = {
         "parameters": answer["parameters_per_member"] * config.model.members,
         **{name: answer[name] for name in ("parameters_per_member", "memory_per_device", "largest_whole_array")},
@@ -129,12 +135,15 @@ def estimate(
         "device_kind": device_kind,
         "utilisation": None if kind is None else utilisation,
         "seconds_per_step": seconds,
+        **{name: here.get(name) for name in ("cpu_seconds_per_step", "start_seconds")},
+        "host_memory": here.get("peak_memory"),
         "days": None if hours is None else hours / 24.0,
         "device_hours": None if hours is None else hours * devices,
         "cost": None if hours is None or price_per_hour is None else hours * devices * price_per_hour,
     }
     if hours is None:
-        result["why"] = "the speed of several CPU devices is not known; name an accelerator as device kind"
+        several = "the speed of several CPU devices is not known; name an accelerator as device kind"
+        result["why"] = several if devices > 1 else "no corpus was given to take the first steps on"
     elif price_per_hour is None:
         result["why"] = "no price per device and hour was given"
     return result
@@ -178,7 +187,6 @@ def answer(question: Mapping[str, Any]) -> dict[str, Any]:
         "parameters_per_member": parameters_per_member(state.params),
         "memory_per_device": {**parts, "total": sum(parts.values())},
         "largest_whole_array": _largest_whole(state),
-        "seconds_per_step": _time(compiled, state, batch) if question["timed"] else None,
     }
 
 
@@ -211,19 +219,6 @@ def _largest_whole(state: TrainState) -> int:
         return leaf.sharding is None or leaf.sharding.shard_shape(leaf.shape) == leaf.shape
 
     return max((math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(state) if whole(x)), default=0)
-
-
-def _time(compiled: Any, state: TrainState, batch: Batch) -> float:
-    """Seconds of one step, the median of a few, on zeros."""
-    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (state, batch))
-    carry, windows = zeros
-    seconds = []
-    for _ in range(_TIMED_STEPS):
-        began = time.perf_counter()
-        carry, metrics = compiled(carry, windows)
-        jax.block_until_ready(metrics)
-        seconds.append(time.perf_counter() - began)
-    return float(np.median(seconds[1:]))
 
 
 if __name__ == "__main__":
