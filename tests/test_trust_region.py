@@ -34,6 +34,13 @@ def test_a_coverage_that_cannot_be_certified_is_refused(coverage, message):
         NINE.threshold(coverage)
 
 
+def test_a_step_that_broke_the_model_counts_as_far_outside():
+    region = TrustRegion(np.array([1, 2, 3, np.inf], np.float32), step=0)
+    assert region.threshold(0.6) == 3
+    with pytest.raises(ValueError, match=r"trust_coverage is 0\.8; on more held-out steps than that leaves out"):
+        region.threshold(0.8)
+
+
 @pytest.mark.parametrize(
     ("trust", "reward", "stops"),
     [

@@ -76,7 +76,7 @@ class TrustRegion:
     """What the members' disagreement is on steps that really happened.
 
     Attributes:
-      disagreement: float32 `[N]`, increasing, of held-out steps.
+      disagreement: float32 `[N]`, increasing, of held-out steps; infinite where it was no number.
       step: training steps of the checkpoint that it was measured of.
     """
 
@@ -97,7 +97,12 @@ class TrustRegion:
         if rank > count:
             most = count / (count + 1)
             raise ValueError(f"trust_coverage is {coverage}; {count} held-out steps certify at most {most:.6g}")
-        return float(self.disagreement[rank - 1])
+        bound = float(self.disagreement[rank - 1])
+        if bound == math.inf:
+            raise ValueError(
+                f"trust_coverage is {coverage}; on more held-out steps than that leaves out, the model broke"
+            )
+        return bound
 
     def save(self, run: Path) -> None:
         """Writes `trust.npz` into a run folder, whole or not at all."""
@@ -117,6 +122,6 @@ class TrustRegion:
         except (KeyError, ValueError, TypeError, EOFError, OSError, zipfile.BadZipFile) as error:
             raise ValueError(f"{path} is damaged ({' '.join(str(error).split())[:160]})") from None
         values = region.disagreement
-        if values.ndim != 1 or not len(values) or not (np.isfinite(values).all() and (np.diff(values) >= 0).all()):
-            raise ValueError(f"{path} is damaged (its quantiles are not finite and increasing)")
+        if values.ndim != 1 or not len(values) or np.isnan(values).any() or (values[1:] < values[:-1]).any():
+            raise ValueError(f"{path} is damaged (its values are not increasing)")
         return region
