@@ -31,10 +31,12 @@ from worldmodel.envs.names import observation_names
 from worldmodel.envs.rendering import frames
 from worldmodel.fidelity import PairedRollout, json_safe, mean_interval, paired_rollout, probe, simulated_returns
 from worldmodel.fidelity.probing import SECTIONS
+from worldmodel.perturbations import Perturbations, PerturbedDynamics
 from worldmodel.report import Evidence, verdict, write_hero, write_report
 from worldmodel.report.versions import versions
-from worldmodel.simulator import DEFAULT_TIME_LIMIT, Simulator
+from worldmodel.simulator import DEFAULT_TIME_LIMIT, Dynamics, Simulator
 from worldmodel.training import TrainingConfig, WorldModel, train
+from worldmodel.training.calibration import calibrated
 from worldmodel.trajectory import Spec
 
 AFTER_LOGS = "after_logs"
@@ -119,6 +121,7 @@ def quickstart(
             say(f"training a world model on {corpus.transitions:,} logged transitions")
             training = dataclasses.replace(config.training, seed=config.seed)
             world = train(corpus.columns("train"), corpus.spec, out, training, report=training_report)
+            world = calibrated(world, corpus.columns("held_out"))
         with timer("policy"):
             steps = config.policy.iterations * config.policy.iteration_steps
             say(f"training a policy inside it: {steps:,} imagined steps, no real one")
@@ -157,10 +160,17 @@ def _no_real_step(spec: Spec, ledger: StepLedger) -> Iterator[None]:
         env.close()
 
 
-def train_in_simulation(world: WorldModel, config: PPOConfig, *, seed: int) -> TrainingResult:
-    """Trains PPO in the world model; each member of the ensemble rules an equal share of the environments."""
-    grouped = dataclasses.replace(world.dynamics, grouped=True)
-    simulator = Simulator(grouped, world.spec.max_episode_steps or DEFAULT_TIME_LIMIT)
+def train_in_simulation(
+    world: WorldModel, config: PPOConfig, *, seed: int, perturb: Perturbations | None = None
+) -> TrainingResult:
+    """Trains PPO in the world model; each member of the ensemble rules an equal share of the environments.
+
+    `perturb` disturbs them.
+    """
+    dynamics: Dynamics = dataclasses.replace(world.dynamics, grouped=True)
+    if perturb is not None:
+        dynamics = PerturbedDynamics(dynamics, perturb, world.dynamics.codec)
+    simulator = Simulator(dynamics, world.spec.max_episode_steps or DEFAULT_TIME_LIMIT)
     env = SimulatedBatch(Interface(world.spec, world.dynamics.codec), simulator)
     return train_ppo(env, config, params=world.params, key=jax.random.key(seed))
 

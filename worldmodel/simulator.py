@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from worldmodel._types import Array, Bool, Float, Key, PyTree
+from worldmodel._types import Array, Bool, Float, Int, Key, PyTree
+from worldmodel.trust_region import TrustRule
 
 DEFAULT_TIME_LIMIT = 1_000
 """Steps after which an evaluated episode is cut, imagined or real, where the environment has no limit of its own."""
@@ -94,15 +95,18 @@ Policy = Callable[[Any, Array], Any]
 
 @dataclasses.dataclass(frozen=True)
 class Simulator:
-    """A dynamics with a time limit.
+    """A dynamics with a time limit, and with a rule for steps that it cannot be trusted in.
 
     Attributes:
       dynamics: the model.
       max_episode_steps: steps after which an episode is truncated, or None.
+      trust: what to do about steps outside the trusted region, which costs all members at every step; None: nothing,
+        for nothing. `info` of a step then has `disagreement` float32 `[B]` and `outside` bool `[B]`.
     """
 
     dynamics: Dynamics
     max_episode_steps: int | None = None
+    trust: TrustRule | None = None
 
     def reset(self, params: PyTree, key: Key[Array, " B"], context: Any = None) -> tuple[SimState, PyTree]:
         """Starts an episode in every row, in a given context or one drawn; a row depends on its own key alone."""
@@ -132,13 +136,15 @@ class Simulator:
         """One step of every row. A row that ended must be reset by the caller, see `replace_rows`."""
         keys = jax.vmap(jax.random.split)(state.key)
         dynamics, obs, reward, terminated, info = self.dynamics.advance(
-            params, state.dynamics, action, keys[:, 0], uncertainty=uncertainty
+            params, state.dynamics, action, keys[:, 0], uncertainty=uncertainty or self.trust is not None
         )
         steps = state.steps + 1
-        if self.max_episode_steps is None:
-            truncated = jnp.zeros_like(terminated)
-        else:
+        truncated = jnp.zeros_like(terminated)
+        if self.max_episode_steps is not None:
             truncated = (steps >= self.max_episode_steps) & ~terminated
+        if self.trust is not None:
+            reward, stops, info = self.trust.judge(reward, terminated, info)
+            truncated = truncated | stops
         return SimState(dynamics, keys[:, 1], steps), Step(obs, reward, terminated, truncated, info)
 
     def replace_rows(self, where: Bool[Array, " B"], fresh: SimState, state: SimState) -> SimState:
@@ -156,7 +162,7 @@ class Simulator:
         The first branch of a row goes on as the row itself would; every further one draws its own random numbers.
         """
         take = getattr(self.dynamics, "take_rows", lambda state, rows: jax.tree.map(lambda leaf: leaf[rows], state))
-        earlier = jnp.tril(rows[:, None] == rows[None, :], k=-1).sum(axis=1)
+        earlier = branches_before(rows)
         keys = state.key[rows]
         own = jax.vmap(jax.random.fold_in)(keys, earlier)
         keys = jax.random.wrap_key_data(
@@ -189,6 +195,11 @@ class Simulator:
         )
         observations = jax.tree.map(lambda some, end: jnp.concatenate([some, end[None]]), before, last)
         return Rollout(observations, action, step.reward, step.terminated, step.truncated, alive)
+
+
+def branches_before(rows: Int[Array, " N"]) -> Int[Array, " N"]:
+    """Of every branch, how many of those before it are of the same row."""
+    return jnp.tril(rows[:, None] == rows[None, :], k=-1).sum(axis=1)
 
 
 def select_rows(where: Bool[Array, " B"], new: PyTree, old: PyTree) -> PyTree:

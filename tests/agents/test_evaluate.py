@@ -55,6 +55,21 @@ def test_episodes_are_those_of_a_plain_loop_each_by_its_own_seed():
     assert len({len(t) for t in trajectories}) > 3
 
 
+def test_a_wrapper_stands_between_policy_and_environment():
+    def always(action):
+        return lambda obs, key: jnp.full(len(obs), action, jnp.int32)
+
+    class Turned(gymnasium.ActionWrapper):
+        def action(self, action):
+            return 1 - action
+
+    (turned, ledger), (plain, _) = run(always(1), episodes=3, wrap=Turned), run(always(0), episodes=3)
+    for one, other in zip(turned, plain, strict=True):
+        np.testing.assert_array_equal(one.observations, other.observations)
+        assert set(one.actions) == {1} and set(other.actions) == {0}
+    assert ledger.total == sum(map(len, turned))
+
+
 def test_batching_changes_no_draw_of_a_random_policy():
     policy = random_policy(CARTPOLE)
     (one, _), (many, _) = run(policy, num_envs=1), run(policy, num_envs=7)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import gymnasium as gym
 import jax
 import numpy as np
 
@@ -26,6 +28,7 @@ def real_episodes(
     phase: str = "evaluation",
     num_envs: int = 50,
     max_steps: int | None = None,
+    wrap: Callable[[gym.Env], gym.Env] | None = None,
 ) -> list[Trajectory]:
     """Runs `episodes` real episodes to their end under a JAX policy; episode `i` is seeded `seed + i`.
 
@@ -43,6 +46,7 @@ def real_episodes(
       num_envs: how many run at once.
       max_steps: steps after which an episode is cut (neither terminated nor truncated); None: the environment's own
         limit, or `DEFAULT_TIME_LIMIT` where it has none.
+      wrap: puts a wrapper around every environment, such as `worldmodel.envs.perturbed.PerturbedEnv`.
 
     Raises:
       ValueError: logs of no known environment, an unknown id, fewer than one episode, an action outside its space.
@@ -60,6 +64,7 @@ def real_episodes(
         for index in range(min(num_envs, episodes)):
             # The checker costs more than many an environment.
             env = rebuild_env(spec, disable_env_checker=True)
+            env = env if wrap is None else wrap(env)
             slots.append(_Slot(CountSteps(env, ledger, phase), index, seed))
         waiting = iter(range(len(slots), episodes))
         batch = np.stack([slot.obs for slot in slots])

@@ -53,7 +53,8 @@ class BoxCodec:
         return 2 * self.size
 
     @cached_property
-    def _bounds(self) -> tuple[np.ndarray, np.ndarray]:
+    def bounds(self) -> tuple[np.ndarray, np.ndarray]:
+        """Lowest and highest value per dimension, float32 `[D]`; +-inf where unbounded."""
         low, high = box_bounds({"low": self.low, "high": self.high, "shape": (self.size,)})
         return low.astype(np.float32), high.astype(np.float32)
 
@@ -99,7 +100,7 @@ class BoxCodec:
         """
         flat = self.flatten(current)
         change = target * _float32(self.delta_scale) + _float32(self.delta_mean)
-        low, high = self._bounds
+        low, high = self.bounds
         value = jnp.clip(flat + jnp.where(np.array(self.active), change, 0.0), low, high)
         if np.dtype(self.dtype).kind in "biu":
             value = jnp.round(value)

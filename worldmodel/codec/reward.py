@@ -43,6 +43,11 @@ class RewardCodec:
         """Width of the likelihood's bin in units of the target."""
         return BIN_FRACTION
 
+    @property
+    def unit(self) -> float:
+        """How much of a reward is a lot: one deviation in the logs; of a reward that never varies its size, or 1."""
+        return (abs(self.mean) or 1.0) if self.constant else self.scale
+
     def encode(self, reward: ArrayLike) -> jax.Array:
         """Reward units -> standardised, float32 `[...]`."""
         return (jnp.asarray(reward, jnp.float32) - np.float32(self.mean)) / np.float32(self.scale)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec, parse_env_id
 
 from worldmodel.envs.rendering import STATE_OF
+from worldmodel.perturbations import Perturbations
 from worldmodel.spaces import map_columns, steps_of
 from worldmodel.training.checkpoint import WorldModel, load
 from worldmodel.trajectory import Spec, Trajectory, suggest
@@ -263,6 +265,9 @@ def recorded_spec(spec: EnvSpec | None, limit: int | None, model: WorldModel) ->
         kwargs["checkpoint"] = os.fspath(checkpoint)
     elif checkpoint is model and (Path(model.run) / "config.json").is_file():
         kwargs["checkpoint"] = os.fspath(model.run)
-    if isinstance(kwargs.get("autoreset_mode"), gym.vector.AutoresetMode):
-        kwargs["autoreset_mode"] = kwargs["autoreset_mode"].value
+    for name in ("autoreset_mode", "trust"):
+        if isinstance(kwargs.get(name), enum.Enum):
+            kwargs[name] = kwargs[name].value
+    if kwargs.get("perturb") is not None:
+        kwargs["perturb"] = Perturbations.of(kwargs["perturb"]).to_json()
     return dataclasses.replace(spec, kwargs=kwargs, max_episode_steps=limit)

@@ -21,10 +21,12 @@ class SimFuncEnv(FuncEnv):
 
     Args:
       checkpoint: a run folder, or a loaded `WorldModel`.
+      **control: `trust`, `trust_coverage`, `trust_penalty` and `perturb` of `SimEnv`. "truncate" is left to the
+        caller as time limits are: `state.trust["outside"]`, which is also in `transition_info`.
     """
 
-    def __init__(self, checkpoint: Any):
-        self._episode = PureEpisode.of(checkpoint)
+    def __init__(self, checkpoint: Any, **control: Any):
+        self._episode = PureEpisode.of(checkpoint, **control)
         self.observation_space, self.action_space = self._episode.model.spec.to_gymnasium()
         super().__init__()
 
@@ -58,6 +60,13 @@ class SimFuncEnv(FuncEnv):
         del rng, params
         return state.terminated
 
+    def transition_info(
+        self, state: EpisodeState, action: PyTree, next_state: EpisodeState, params: PyTree = None
+    ) -> dict[str, Array]:
+        """Whether the step to `next_state` is to be trusted, where that is asked for."""
+        del state, action, params
+        return next_state.trust
+
     def _or_own(self, params: PyTree) -> PyTree:
         return self._episode.model.params if params is None else params
 
@@ -77,23 +86,25 @@ class BraxState:
 class SimBrax:
     """`reset(rng)` and `step(state, action)` as Brax's training loops and wrappers call them.
 
-    `done` is 1 where the episode ended by itself or the time was up; `info["truncation"]` is 1 for the latter. A step
-    after the end goes on from the last state: Brax's own wrappers reset.
+    `done` is 1 where the episode ended by itself, the time was up or a step was not to be trusted; `info["truncation"]`
+    is 1 for the latter two. `metrics` has float32 `disagreement` and `outside` where trust is not ignored. A step after
+    the end goes on from the last state: Brax's own wrappers reset.
 
     Args:
       checkpoint: a run folder, or a loaded `WorldModel`, of one Box or Discrete each.
       max_episode_steps: as in `SimEnv`.
+      **control: `trust`, `trust_coverage`, `trust_penalty` and `perturb` of `SimEnv`.
     """
 
-    def __init__(self, checkpoint: Any, *, max_episode_steps: int | None = None):
-        self._episode = PureEpisode.of(checkpoint, max_episode_steps)
+    def __init__(self, checkpoint: Any, *, max_episode_steps: int | None = None, **control: Any):
+        self._episode = PureEpisode.of(checkpoint, max_episode_steps, **control)
 
     def reset(self, rng: Array) -> BraxState:
         """A new episode."""
         begin, go_on = jax.random.split(rng)
         state = self._episode.begin(self._episode.model.params, begin)
         zero = jnp.zeros((), jnp.float32)
-        return BraxState(state, state.observation, zero, zero, {}, {"rng": go_on, "truncation": zero})
+        return BraxState(state, state.observation, zero, zero, _metrics(state), {"rng": go_on, "truncation": zero})
 
     def step(self, state: BraxState, action: PyTree) -> BraxState:
         """One step; its chances come from the key in `info`."""
@@ -102,7 +113,9 @@ class SimBrax:
         truncated = self._episode.truncated(following).astype(jnp.float32)
         done = jnp.maximum(following.terminated.astype(jnp.float32), truncated)
         info = {**state.info, "rng": go_on, "truncation": truncated}
-        return BraxState(following, following.observation, following.reward, done, state.metrics, info)
+        return BraxState(
+            following, following.observation, following.reward, done, state.metrics | _metrics(following), info
+        )
 
     @property
     def observation_size(self) -> int:
@@ -123,3 +136,7 @@ class SimBrax:
     def unwrapped(self) -> SimBrax:
         """Itself."""
         return self
+
+
+def _metrics(state: EpisodeState) -> dict[str, Array]:
+    return {name: value.astype(jnp.float32) for name, value in state.trust.items()}

@@ -19,10 +19,12 @@ from worldmodel.envs.check import (
     recorded_spec,
     step_limit,
 )
+from worldmodel.envs.control import check_control
 from worldmodel.envs.host import HostSimulator
 from worldmodel.envs.rendering import frames
 from worldmodel.envs.snapshot import Snapshot, taken
 from worldmodel.spaces import map_columns
+from worldmodel.trust_region import Trust
 
 if TYPE_CHECKING:
     from worldmodel.envs.vector import SimVectorEnv
@@ -43,6 +45,14 @@ class SimEnv(gym.Env[Any, Any]):
       render_mode: None, or "rgb_array" where the real environment's renderer can draw an observation.
       max_episode_steps: steps after which an episode is truncated; None: as the real environment does, -1: never.
         `gymnasium.make` keeps an argument of this name to itself and adds a limit: with it episodes get shorter only.
+      trust: what to do about a step outside the trusted region, that is where the ensemble's members disagree more than
+        they do on held-out steps: "ignore"; "info" says so, `info` has `disagreement` float32 and `outside` bool;
+        "truncate" ends the episode; "penalise" lets it cost reward. It needs a run of two members or more that was
+        trained with held-out episodes.
+      trust_coverage: share of the held-out steps that counts as inside.
+      trust_penalty: reward that a step outside costs; None: one standard deviation of the logs' rewards.
+      perturb: what disturbs the world (`worldmodel.perturbations`): one, a sequence of them, or `Perturbations`; `info`
+        has their `strength`, float32. None: nothing.
 
     Raises:
       FileNotFoundError: there is no such run, or it holds no checkpoint.
@@ -52,13 +62,26 @@ class SimEnv(gym.Env[Any, Any]):
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012, as Gymnasium has it
 
-    def __init__(self, checkpoint: Any = None, *, render_mode: str | None = None, max_episode_steps: int | None = None):
+    def __init__(
+        self,
+        checkpoint: Any = None,
+        *,
+        render_mode: str | None = None,
+        max_episode_steps: int | None = None,
+        trust: Trust | str = Trust.IGNORE,
+        trust_coverage: float = 0.99,
+        trust_penalty: float | None = None,
+        perturb: Any = None,
+    ):
         self.world_model = open_world_model(checkpoint)
         spec = self.world_model.spec
         self._limit = step_limit(max_episode_steps, spec)
         self.render_mode = check_render_mode(render_mode, spec)
         self.metadata = {**type(self).metadata, "render_modes": ["rgb_array"] if can_draw(spec) else []}
-        self._host = HostSimulator(self.world_model, 1, self._limit)
+        asked: dict[str, Any] = {"trust": trust, "trust_coverage": trust_coverage, "trust_penalty": trust_penalty}
+        control = check_control(self.world_model, **asked, perturb=perturb).alone()
+        self._asked = {**asked, "perturb": control.perturb}
+        self._host = HostSimulator(self.world_model, 1, self._limit, control)
         self.observation_space, self.action_space = self._host.observation_space, self._host.action_space
         self._spec: EnvSpec | None = None
         self._obs: Any = None
@@ -88,7 +111,8 @@ class SimEnv(gym.Env[Any, Any]):
         check_options(options, STARTS)
         start = check_start(options, self.world_model, self._limit)
         super().reset(seed=seed)
-        self._obs = self._host.reset([self.np_random], start.first, start.context)
+        seeded = np.array([seed is not None])
+        self._obs = self._host.reset([self.np_random], start.first, start.context, seeded=seeded)
         if start.prefix is not None:
             self._obs = self._host.observe(start.prefix)
         self._ended = False
@@ -140,7 +164,7 @@ class SimEnv(gym.Env[Any, Any]):
         if self._ended:
             raise gym.error.ResetNeeded("branch was called after the episode's end; call reset first")
         limit = -1 if self._limit is None else self._limit
-        made = SimVectorEnv(count, self.world_model, max_episode_steps=limit, autoreset_mode="Disabled")
+        made = SimVectorEnv(count, self.world_model, max_episode_steps=limit, autoreset_mode="Disabled", **self._asked)
         made.start_from(self._host)
         return made
 

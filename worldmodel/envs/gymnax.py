@@ -34,10 +34,11 @@ class SimGymnax(Environment[Any, Any]):
     Args:
       checkpoint: a run folder, or a loaded `WorldModel`.
       max_episode_steps: as in `SimEnv`; it is a default of `params`, which may be replaced.
+      **control: `trust`, `trust_coverage`, `trust_penalty` and `perturb` of `SimEnv`.
     """
 
-    def __init__(self, checkpoint: Any, *, max_episode_steps: int | None = None):
-        self._episode = PureEpisode.of(checkpoint, max_episode_steps)
+    def __init__(self, checkpoint: Any, *, max_episode_steps: int | None = None, **control: Any):
+        self._episode = PureEpisode.of(checkpoint, max_episode_steps, **control)
         self._spec = self._episode.model.spec
 
     @property
@@ -59,8 +60,8 @@ class SimGymnax(Environment[Any, Any]):
         return self._from_zero(state.observation), state, state.reward, state.terminated, info
 
     def is_truncated(self, state: EpisodeState, params: GymnaxParams) -> Array:
-        """The time is up, and the step did not end the episode by itself."""
-        return (state.time >= params.max_steps_in_episode) & ~state.terminated
+        """The time is up or the step not to be trusted, and it did not end the episode by itself."""
+        return self._episode.truncated(state, params.max_steps_in_episode)
 
     def is_terminated(self, state: EpisodeState, params: GymnaxParams) -> Array:
         """The last step reached a terminal state."""

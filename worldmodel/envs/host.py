@@ -9,9 +9,11 @@ from typing import Any, NamedTuple
 
 import gymnasium as gym
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from worldmodel._types import Array, PyTree
+from worldmodel.envs.control import Control
 from worldmodel.simulator import SimState, Simulator, select_rows
 from worldmodel.spaces import map_columns
 from worldmodel.training.checkpoint import WorldModel
@@ -28,7 +30,7 @@ class HostStep(NamedTuple):
 
     obs columns `[B, ...]` in the space's dtype, reward float64 `[B]`, terminated and truncated bool `[B]`; info:
     log_prob float32 `[B, 3]` (nats of observation, reward and termination), end_probability float32 `[B]`, member int32
-    `[B]`.
+    `[B]`, and what `Simulator.trust` and `PerturbedDynamics` add.
     """
 
     obs: PyTree
@@ -44,25 +46,33 @@ class HostSimulator:
     Arguments are not checked here. Attributes: `observation_space`, `action_space` of one environment.
     """
 
-    def __init__(self, model: WorldModel, rows: int, max_episode_steps: int | None):
+    def __init__(self, model: WorldModel, rows: int, max_episode_steps: int | None, control: Control):
         self.observation_space, self.action_space = model.spec.to_gymnasium()
         self.rows = rows
         self._padding = max(LEAST_ROWS - rows, 0)
         # What a checkpoint restores is bound to its device and a fresh array is not; a mixture would compile twice.
         device = next(iter(jax.tree.leaves(model.params)[0].devices()))
         self._params = jax.device_put(model.params, device)
-        self._run = _compiled(Simulator(model.dynamics, max_episode_steps))
+        self._run = _compiled(control.simulator(model, max_episode_steps))
+        self._goes_on = control.perturb is not None and control.perturb.schedule is not None
         self._state: SimState | None = None
         self._obs: PyTree = None
 
     def reset(
-        self, generators: Sequence[np.random.Generator], first: PyTree = None, context: np.ndarray | None = None
+        self,
+        generators: Sequence[np.random.Generator],
+        first: PyTree = None,
+        context: np.ndarray | None = None,
+        *,
+        seeded: np.ndarray,
     ) -> PyTree:
         """Starts an episode in every row, each from its generator; returns obs, columns `[B, ...]`.
 
         `first`: observations to start at, columns `[B, ...]`; `context`: of the episodes, encoded float32 `[B, C]`.
-        What is None is drawn as the logs have it; at a given observation the context is their mean.
+        What is None is drawn as the logs have it; at a given observation the context is their mean. `seeded`: bool
+        `[B]`, rows whose generator is new: nothing of the episode before counts in them.
         """
+        before = self._state
         words = self._key_words(generators, np.ones(self.rows, np.bool_))
         context = None if context is None else self._pad(context)
         if first is None:
@@ -70,6 +80,8 @@ class HostSimulator:
         else:
             first = map_columns(lambda column: self._pad(self._computed(column)), first)
             self._state, self._obs = self._run.start_at(self._params, words, first, context)
+        if self._goes_on and before is not None:
+            self._state = self._run.follow(self._state, before, self._pad(~seeded))
         return self._to_host(self._obs)
 
     def reset_rows(self, where: np.ndarray, generators: Sequence[np.random.Generator]) -> PyTree:
@@ -82,7 +94,7 @@ class HostSimulator:
     def observe(self, prefix: Trajectory) -> PyTree:
         """Every row lives through `prefix`, from whose first observation it started; returns obs as `reset`."""
         observations, actions = (map_columns(self._in_every_row, x) for x in (prefix.observations, prefix.actions))
-        observations = map_columns(jax.numpy.asarray, observations)
+        observations = map_columns(jnp.asarray, observations)
         rewards = self._in_every_row(np.zeros(len(prefix), np.float32) if prefix.rewards is None else prefix.rewards)
         going_on = np.zeros(self.rows + self._padding, np.bool_)
         for t in range(len(prefix)):
@@ -114,7 +126,7 @@ class HostSimulator:
         kinds = [[(leaf.shape, np.dtype(leaf.dtype)) for leaf in side] for side in (wanted, leaves)]
         if kinds[0] != kinds[1]:
             raise ValueError("the snapshot's arrays are not of these environments")
-        state, self._obs = jax.tree.unflatten(built, [jax.numpy.asarray(leaf) for leaf in leaves])
+        state, self._obs = jax.tree.unflatten(built, [jnp.asarray(leaf) for leaf in leaves])
         self._state = dataclasses.replace(state, key=jax.random.wrap_key_data(state.key, impl="threefry2x32"))
         return self._to_host(self._obs)
 
@@ -170,6 +182,7 @@ class _Compiled(NamedTuple):
     branch: Callable[..., Any]
     start_at: Callable[..., Any]
     observe: Callable[..., Any]
+    follow: Callable[..., Any]
 
 
 @lru_cache(maxsize=32)
@@ -183,11 +196,17 @@ def _compiled(simulator: Simulator) -> _Compiled:
         return simulator.start_at(params, jax.random.wrap_key_data(words, impl="threefry2x32"), obs, context)
 
     def reset_rows(params: PyTree, where: Array, words: Array, state: SimState, obs: PyTree) -> tuple[SimState, PyTree]:
+        # Rows that go on have no words, and the first of a group lends its own to the others.
+        words = jnp.where(where[:, None], words, jax.random.key_data(state.key))
         fresh, fresh_obs = reset(params, words)
         return simulator.replace_rows(where, fresh, state), select_rows(where, fresh_obs, obs)
 
     def branch(state: SimState, obs: PyTree, rows: Array) -> tuple[SimState, PyTree]:
         return simulator.branch(state, rows), jax.tree.map(lambda column: column[rows], obs)
 
-    functions = reset, simulator.step, reset_rows, branch, start_at, simulator.observe
+    def follow(fresh: SimState, before: SimState, where: Array) -> SimState:
+        dynamics: Any = simulator.dynamics  # a PerturbedDynamics: nothing else goes on
+        return dataclasses.replace(fresh, dynamics=dynamics.follow(where, fresh.dynamics, before.dynamics))
+
+    functions = reset, simulator.step, reset_rows, branch, start_at, simulator.observe, follow
     return _Compiled(*map(jax.jit, functions))

@@ -14,7 +14,9 @@ from flax import struct
 
 from worldmodel._types import Array, PyTree
 from worldmodel.envs.check import open_world_model, step_limit
+from worldmodel.envs.control import Control, check_control
 from worldmodel.training.checkpoint import WorldModel
+from worldmodel.trust_region import Trust
 
 
 @struct.dataclass
@@ -27,6 +29,7 @@ class EpisodeState:
       reward: float32 `[]` of the last step, 0 at the start.
       terminated: bool `[]`, the last step reached a terminal state.
       time: int32 `[]`, steps taken.
+      trust: of the last step `disagreement` float32 `[]` and `outside` bool `[]`; empty where trust is ignored.
     """
 
     dynamics: Any
@@ -34,6 +37,7 @@ class EpisodeState:
     reward: Array
     terminated: Array
     time: Array
+    trust: dict[str, Array]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,16 +47,21 @@ class PureEpisode:
     Attributes:
       model: the world model.
       max_episode_steps: steps after which an episode is truncated; None: never.
+      control: what is not trusted, and what is disturbed.
     """
 
     model: WorldModel
     max_episode_steps: int | None
+    control: Control = Control()
 
     @classmethod
-    def of(cls, checkpoint: Any, max_episode_steps: int | None = None) -> PureEpisode:
-        """Of a run folder or a loaded model; the limit is read as by `SimEnv`."""
+    def of(cls, checkpoint: Any, max_episode_steps: int | None = None, **control: Any) -> PureEpisode:
+        """Of a run folder or a loaded model; the limit and `control` (see `check_control`) are read as by `SimEnv`.
+
+        One episode is a group by itself; under `vmap`, those that begin from one key have the same chances.
+        """
         model = open_world_model(checkpoint)
-        return cls(model, step_limit(max_episode_steps, model.spec))
+        return cls(model, step_limit(max_episode_steps, model.spec), check_control(model, **control).alone())
 
     @property
     def limit(self) -> int:
@@ -64,25 +73,34 @@ class PureEpisode:
 
         `context` float32 `[C]`, encoded; None: drawn as logged.
         """
-        dynamics, obs = self.model.dynamics.initial(
+        dynamics, obs = self.control.dynamics(self.model).initial(
             params, _typed(key)[None], None if context is None else context[None]
         )
         nothing, no = jnp.zeros((), jnp.float32), jnp.zeros((), jnp.bool_)
-        return EpisodeState(dynamics, _first(obs), nothing, no, jnp.zeros((), jnp.int32))
+        trust = {} if self.control.trust is None else {"disagreement": nothing, "outside": no}
+        return EpisodeState(dynamics, _first(obs), nothing, no, jnp.zeros((), jnp.int32), trust)
 
     def advance(
         self, params: PyTree, state: EpisodeState, action: PyTree, key: Array
     ) -> tuple[EpisodeState, dict[str, Array]]:
         """The state after an action of the space, and what the model says of the step (`info` of `SimEnv.step`)."""
         action = jax.tree.map(lambda a: jnp.asarray(a)[None], action)
-        advance = self.model.dynamics.advance
-        dynamics, obs, reward, terminated, info = advance(params, state.dynamics, action, _typed(key)[None])
-        following = EpisodeState(dynamics, _first(obs), reward[0], terminated[0], state.time + 1)
-        return following, _first(info)
+        trust, advance = self.control.trust, self.control.dynamics(self.model).advance
+        dynamics, obs, reward, terminated, info = advance(
+            params, state.dynamics, action, _typed(key)[None], uncertainty=trust is not None
+        )
+        if trust is not None:
+            reward, _, info = trust.judge(reward, terminated, info)
+        info = _first(info)
+        said = {name: info[name] for name in state.trust}
+        return EpisodeState(dynamics, _first(obs), reward[0], terminated[0], state.time + 1, said), info
 
-    def truncated(self, state: EpisodeState) -> Array:
-        """Bool `[]`: the time is up."""
-        return (state.time >= self.limit) & ~state.terminated
+    def truncated(self, state: EpisodeState, limit: Any = None) -> Array:
+        """Bool `[]`: the time is up (None: `self.limit`), or the step was not to be trusted, and it was no end."""
+        over, trust = state.time >= (self.limit if limit is None else limit), self.control.trust
+        if trust is not None and trust.trust is Trust.TRUNCATE:
+            over = over | state.trust["outside"]
+        return over & ~state.terminated
 
 
 def _typed(key: Array) -> Array:

@@ -24,12 +24,14 @@ from worldmodel.envs.check import (
     recorded_spec,
     step_limit,
 )
+from worldmodel.envs.control import check_control
 from worldmodel.envs.gymnasium import WHOLE_FRAME
 from worldmodel.envs.host import HostSimulator, HostStep
 from worldmodel.envs.rendering import frames
 from worldmodel.envs.snapshot import Snapshot, taken
 from worldmodel.spaces import map_columns
 from worldmodel.trajectory import suggest
+from worldmodel.trust_region import Trust
 
 
 class SimVectorEnv(VectorEnv[Any, Any, np.ndarray]):
@@ -41,7 +43,7 @@ class SimVectorEnv(VectorEnv[Any, Any, np.ndarray]):
 
     Args:
       num_envs: size of the batch.
-      checkpoint, render_mode, max_episode_steps: as in `SimEnv`.
+      checkpoint, render_mode, max_episode_steps, trust, trust_coverage, trust_penalty, perturb: as in `SimEnv`.
       autoreset_mode: "NextStep": the step after an end ignores the action and resets; "SameStep": the step that ends
         resets, with the end in `info["final_obs"]` and `info["final_info"]`; "Disabled": the caller resets, with
         `reset(options={"reset_mask": ended})`.
@@ -60,6 +62,10 @@ class SimVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         render_mode: str | None = None,
         max_episode_steps: int | None = None,
         autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
+        trust: Trust | str = Trust.IGNORE,
+        trust_coverage: float = 0.99,
+        trust_penalty: float | None = None,
+        perturb: Any = None,
     ):
         if num_envs < 1:
             raise ValueError(f"num_envs is {num_envs}; at least 1 is needed")
@@ -71,7 +77,14 @@ class SimVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         self.render_mode = check_render_mode(render_mode, spec)
         modes = ["rgb_array"] if can_draw(spec) else []
         self.metadata = {**type(self).metadata, "render_modes": modes, "autoreset_mode": self.autoreset_mode}
-        self._host = HostSimulator(self.world_model, self.num_envs, self._limit)
+        control = check_control(
+            self.world_model,
+            trust=trust,
+            trust_coverage=trust_coverage,
+            trust_penalty=trust_penalty,
+            perturb=perturb,
+        ).among(self.num_envs)
+        self._host = HostSimulator(self.world_model, self.num_envs, self._limit, control)
         self.single_observation_space = self._host.observation_space
         self.single_action_space = self._host.action_space
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
@@ -117,7 +130,8 @@ class SimVectorEnv(VectorEnv[Any, Any, np.ndarray]):
         if options is None or "reset_mask" not in options:
             start = check_start(options, self.world_model, self._limit, self.num_envs)
             self._seed(seeds)
-            self._obs = self._host.reset(self._generators, start.first, start.context)
+            seeded = np.array([seed is not None for seed in seeds])
+            self._obs = self._host.reset(self._generators, start.first, start.context, seeded=seeded)
             if start.prefix is not None:
                 self._obs = self._host.observe(start.prefix)
             self._ended = np.zeros(self.num_envs, np.bool_)

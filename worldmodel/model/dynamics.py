@@ -206,6 +206,11 @@ class StepDynamics:
         h, _ = self._trunk(params, state, action)
         return self._heads(params, StepModel.mean, h, state.observation, state.before)
 
+    def disagreement(self, params: Params, state: StepState, action: PyTree) -> Float[Array, " B"]:
+        """What `advance` reports as `info["disagreement"]`, without a draw."""
+        h, _ = self._trunk(params, state, action)
+        return self._disagreement(params, h, state)
+
     def _need_all(self, what: str) -> None:
         if self.grouped:
             raise ValueError(f"{what} needs every member, and the grouped layout runs one per row")

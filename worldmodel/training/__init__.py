@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from worldmodel.training.calibration import measure_trust
     from worldmodel.training.checkpoint import WorldModel, load
     from worldmodel.training.config import TrainingConfig
     from worldmodel.training.loop import train, train_together
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 _HOME = {
     "WorldModel": "worldmodel.training.checkpoint",
     "load": "worldmodel.training.checkpoint",
+    "measure_trust": "worldmodel.training.calibration",
     "TrainingConfig": "worldmodel.training.config",
     "train": "worldmodel.training.loop",
     "train_together": "worldmodel.training.loop",

@@ -26,6 +26,7 @@ from worldmodel.spaces import assemble, walk
 from worldmodel.training.storage import Checkpoints
 from worldmodel.training.worlds import ONLY, member_params
 from worldmodel.trajectory import Spec
+from worldmodel.trust_region import TrustRegion
 
 FORMAT_VERSION = 2
 
@@ -40,6 +41,7 @@ class WorldModel:
       params: what the dynamics' functions take first, see `StepDynamics`.
       run: the run folder it was read from.
       step: training steps taken.
+      trust: what its members' disagreement is on held-out steps; None where that was not measured of this checkpoint.
     """
 
     spec: Spec
@@ -47,6 +49,7 @@ class WorldModel:
     params: PyTree
     run: Path
     step: int
+    trust: TrustRegion | None = None
 
 
 def write_json(path: Path, data: Any) -> None:
@@ -155,7 +158,10 @@ def load(run: str | os.PathLike[str], *, which: Literal["last", "best"] = "last"
     params = {"members": _integer_keys(member_params(found[1], world)), "starts": read_starts(path, spec)}
     if dynamics.codec.context.size:
         params["contexts"] = np.load(path / "contexts.npy", allow_pickle=False)
-    return WorldModel(spec, dynamics, jax.tree.map(jnp.asarray, params), path, found[0])
+    trust = TrustRegion.load(path)
+    if trust is not None and trust.step != found[0]:
+        trust = None
+    return WorldModel(spec, dynamics, jax.tree.map(jnp.asarray, params), path, found[0], trust)
 
 
 def write_starts(run: Path, starts: PyTree, contexts: np.ndarray | None = None) -> None:

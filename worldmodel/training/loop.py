@@ -16,6 +16,7 @@ from worldmodel.corpus import Episodes, mixed_batches, window_batches
 from worldmodel.corpus.lock import only_writer
 from worldmodel.model.dynamics import StepDynamics
 from worldmodel.model.step import Params
+from worldmodel.training.calibration import calibrated
 from worldmodel.training.checkpoint import (
     Checkpoints,
     WorldModel,
@@ -60,7 +61,8 @@ def train(
       spec: their spaces.
       run: the run folder; it gets `config.json`, `starts.npy`, `metrics.jsonl`, `checkpoints/`.
       config: sizes and schedule; None for the defaults.
-      held_out: others; at every checkpoint the model is measured on them, and the best one is kept.
+      held_out: others; at every checkpoint the model is measured on them, and the best one is kept; in the end they
+        say how much the members may disagree where the model can be trusted (`trust.npz`).
       continuation: begin with another run's parameters, and replay some of its logs; None to begin afresh.
       loggers: of `worldmodel.training.loggers.LOGGERS`, beside `metrics.jsonl`.
       report: sees progress.
@@ -87,7 +89,7 @@ def train(
         leader_first(begin)
         worlds = _World(episodes, held_out, model_from_config(read_config(run))[1].codec)
         _Run({ONLY: worlds}, run, config, continuation).go(loggers, report or (lambda step, metrics: None))
-    return load(run)
+    return load(run) if held_out is None else calibrated(load(run), held_out)
 
 
 def train_together(
@@ -141,7 +143,8 @@ def train_together(
             for name, (episodes, _) in worlds.items()
         }
         _Run(sides, run, config, None).go(loggers, report or (lambda step, metrics: None))
-    return {name: load(world_folder(run, name)) for name in worlds}
+    made = {name: load(world_folder(run, name)) for name in worlds}
+    return made if held_out is None else {name: calibrated(world, held_out[name]) for name, world in made.items()}
 
 
 class _World(NamedTuple):
