@@ -11,12 +11,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from gymnasium.envs.registration import parse_env_id
-
-from worldmodel.spaces import is_image
-from worldmodel.trajectory import Spec
 
 from worldmodel.envs.names import family
+from worldmodel.spaces import is_image
+from worldmodel.trajectory import Spec
 
 
 def _cartpole(obs: np.ndarray) -> np.ndarray:
@@ -56,7 +54,7 @@ def can_draw(spec: Spec) -> bool:
         return True
     if spec.env_id is None or spec.observation_space["type"] != "Box":
         return False
-    _, name, _ = parse_env_id(spec.env_id)
+    name = family(spec.env_id)
     return name in STATE_OF and tuple(spec.observation_space.get("shape", ())) == (STATE_OF[name][0],)
 
 
