@@ -49,7 +49,8 @@ class PlannerMemory:
 class Planner:
     """Plans in `dynamics`, learned or true; a `worldmodel.agents.evaluate.PolicyWithMemory`.
 
-    Two of the same dynamics and search count as one to a compiler.
+    Two of the same dynamics and search count as one to a compiler. Where the model reads a context, it plans in the
+    logs' mean of it. Time limits are not looked at.
 
     Attributes:
       dynamics: where it plans.
