@@ -2,8 +2,8 @@
 
 Command:   python eval/planner.py                         (a try: --seeds 0 --episodes 4 --methods cem)
 Data:      300 episodes of Pendulum-v1 under the quickstart's mixture of weak policies, recorded anew for each seed.
-Hardware:  2 CPU cores; about 2 minutes of training a seed. A cell of 20 episodes with the learned model took 17 minutes
-           beside much other work, one with the true dynamics 22 seconds.
+Hardware:  2 CPU cores; about 2 minutes of training a seed. A cell of 20 episodes with the learned model took 17 and 27
+           minutes beside much other work, one with the true dynamics 20 seconds.
 Expected:  eval/README.md. The cost (minus the return) with the learned model is at most 1.2 times that with the true.
 
 A cell is a seed, a method, and what was planned in: the learned model, the true dynamics (`worldmodel.envs.
