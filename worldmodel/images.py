@@ -65,6 +65,19 @@ def decode(data: bytes, size: tuple[int, int, int]) -> np.ndarray:
     return values.reshape(size)
 
 
+def encode_gif(frames: Sequence[np.ndarray], seconds: float) -> bytes:
+    """Pictures uint8 `[H, W, 3]` of one size as a GIF file that plays for ever, each shown for `seconds`.
+
+    Equal ones in a row become one frame that is shown as long as they.
+    """
+    from PIL import Image
+
+    file = io.BytesIO()
+    first, *others = (Image.fromarray(frame) for frame in frames)
+    first.save(file, "GIF", save_all=True, append_images=others, duration=round(1000 * seconds), loop=0)
+    return file.getvalue()
+
+
 def encode_png(image: np.ndarray) -> bytes:
     """uint8 `[H, W, C]` as a PNG file, without loss."""
     from PIL import Image

@@ -34,8 +34,8 @@ class Trajectory:
       action_log_prob: float32 `[T]`, natural log of the behaviour policy's probability (or density)
         of each action; None where unknown.
       context: what holds for the whole episode and the model may see (instruction, physics), or None.
-      info: plain JSON: `id`, `source`, `policy`, `seed`, split keys; where the log has them, lists of `T` numbers
-        `duration` (seconds of each step) and `cost`.
+      info: plain JSON: `id`, `source`, `policy`, `seed`, split keys; `synthetic`, true where a model imagined the
+        episode; where the log has them, lists of `T` numbers `duration` (seconds of each step) and `cost`.
     """
 
     observations: Any
@@ -55,6 +55,11 @@ class Trajectory:
     def total_reward(self) -> float:
         """Undiscounted sum of rewards; NaN where the log has none."""
         return float("nan") if self.rewards is None else float(np.sum(self.rewards, dtype=np.float64))
+
+    @property
+    def synthetic(self) -> bool:
+        """Whether a model imagined it: such an episode is no evidence of what really happens."""
+        return bool(self.info.get("synthetic", False))
 
     def validate(self, spec: Spec | None = None, *, where: str = "trajectory") -> Trajectory:
         """Returns itself, or raises `ValueError` naming the field, the value, the rule and `where`."""

@@ -90,6 +90,18 @@ def test_save_and_load(tmp_path):
     assert both.id_of(7) == index.id_of(2)
 
 
+def test_synthetic_episodes_are_known_and_an_older_index_has_none(tmp_path):
+    builder = IndexBuilder()
+    for number, each in enumerate(episodes(4)):
+        builder.add(dataclasses.replace(each, info={**each.info, "synthetic": number % 2 == 1}))
+    save_index(tmp_path, builder.build([4]))
+    np.testing.assert_array_equal(load_index(tmp_path).synthetic, [False, True, False, True])
+    with np.load(tmp_path / "index.npz") as file:
+        older = {name: file[name] for name in file.files if name != "synthetic"}
+    np.savez(tmp_path / "index.npz", **older)
+    np.testing.assert_array_equal(load_index(tmp_path).synthetic, [False] * 4)
+
+
 def test_equal_hashes_are_told_apart_by_their_ids(tmp_path, monkeypatch):
     for module in ("index", "known_ids"):
         monkeypatch.setattr(f"worldmodel.corpus.{module}.hash_of", lambda text: 5)

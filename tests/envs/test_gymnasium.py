@@ -278,5 +278,5 @@ def test_pictures_are_the_real_renderers():
 
 
 def test_what_cannot_be_drawn_is_refused():
-    with pytest.raises(ValueError, match=r"observations of FrozenLake-v1 cannot be drawn; .* supported for CartPole"):
+    with pytest.raises(ValueError, match=r"observations of FrozenLake-v1 cannot be drawn; .* images, and for CartPole"):
         SimEnv(untrained_model("FrozenLake-v1"), render_mode="rgb_array")

@@ -1,5 +1,6 @@
 """The step model behind the protocol: cached equals full, batched equals alone, scored equals sampled."""
 
+import dataclasses
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -243,6 +244,22 @@ def test_replaced_rows_forget_and_others_go_on(world, default, state):
     np.testing.assert_allclose(got[:, ::2], new[:, ::2], atol=1e-5, rtol=1e-5)
     np.testing.assert_array_equal(got[:, 1::2], old[:, 1::2])
     assert np.abs(new - old).max() > 1e-2
+
+
+@in_one_world
+def test_every_member_continues_every_episode(world, default, state, action):
+    dynamics, spread = default.dynamics.for_each_member(state, 3)
+    members = default.dynamics.members
+    order = jnp.tile(jnp.repeat(jnp.arange(ROWS), 3), members)
+    _, obs, reward, end, info = jax.jit(dynamics.advance)(world.params, spread, at(action, order), keys(90)[order])
+    np.testing.assert_array_equal(info["member"], np.repeat(np.arange(members), ROWS * 3))
+    for member in range(members):
+        own = dataclasses.replace(state, member=jnp.full(ROWS, member, jnp.int32))
+        _, wanted, pays, ends, _ = default.advance(world.params, own, action, keys(90))
+        rows = slice(member * ROWS * 3, (member + 1) * ROWS * 3)
+        np.testing.assert_allclose(obs[rows], np.repeat(wanted, 3, axis=0), atol=1e-4)
+        np.testing.assert_allclose(reward[rows], np.repeat(pays, 3), atol=1e-4)
+        np.testing.assert_array_equal(end[rows], np.repeat(ends, 3))
 
 
 def spread_of_scene(codec, central):

@@ -7,6 +7,7 @@ learner configuration serves every environment, simulated or real.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
@@ -82,23 +83,27 @@ class Interface:
         return jnp.clip(self.codec.observation.features(obs), -10.0, 10.0)
 
     def act(self, action: Array) -> Array:
-        """Learner's action (category index, or any number, clipped to [-1, 1]) -> the environment's.
+        """Learner's action -> the environment's, as `environment_action`."""
+        return environment_action(self.spec.action_space, action)
 
-        Raises:
-          ValueError: the action space is a Box without finite bounds, or neither a Box nor Discrete.
-        """
-        space = self.spec.action_space
-        if self.discrete:
-            return jnp.asarray(action + space["start"], jnp.int32)
-        if space["type"] != "Box":
-            raise ValueError(f"the action space is {space['type']}; a policy learner takes Discrete or Box")
-        low, high = (bound.astype(np.float32) for bound in box_bounds(space))
-        if not (np.isfinite(low).all() and np.isfinite(high).all()):
-            raise ValueError("the action space is a Box without bounds; a policy learner needs finite low and high")
-        share = (jnp.clip(action.reshape(-1, *low.shape), -1.0, 1.0) + 1.0) / 2.0
-        value = jnp.asarray(low + (high - low) * share)
-        dtype = jax.dtypes.canonicalize_dtype(space["dtype"])
-        return value.astype(dtype) if jnp.issubdtype(dtype, jnp.floating) else jnp.round(value).astype(dtype)
+
+def environment_action(space: Mapping[str, Any], action: Array) -> Array:
+    """A category from 0, or numbers `[N, A]` clipped to [-1, 1] -> an action of the space, `[N, ...]`.
+
+    Raises:
+      ValueError: the space is a Box without finite bounds, or neither a Box nor Discrete.
+    """
+    if space["type"] == "Discrete":
+        return jnp.asarray(action + space["start"], jnp.int32)
+    if space["type"] != "Box":
+        raise ValueError(f"the action space is {space['type']}; a policy learner takes Discrete or Box")
+    low, high = (bound.astype(np.float32) for bound in box_bounds(space))
+    if not (np.isfinite(low).all() and np.isfinite(high).all()):
+        raise ValueError("the action space is a Box without bounds; a policy learner needs finite low and high")
+    share = (jnp.clip(action.reshape(-1, *low.shape), -1.0, 1.0) + 1.0) / 2.0
+    value = jnp.asarray(low + (high - low) * share)
+    dtype = jax.dtypes.canonicalize_dtype(space["dtype"])
+    return value.astype(dtype) if jnp.issubdtype(dtype, jnp.floating) else jnp.round(value).astype(dtype)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -72,13 +72,18 @@ class Behaviour:
         """Whether its policies depend on what was recorded before."""
         return self.kind in ("linear", "search")
 
-    def begin(self, spec: Spec, past: Past, rng: np.random.Generator) -> Policy:
-        """The policy of one episode; `ValueError` for an action Box that is unbounded or not of floats."""
+    def begin(self, spec: Spec, past: Past | None, rng: np.random.Generator) -> Policy:
+        """The policy of one episode; `past` may be None where it is not used.
+
+        `ValueError` for an action Box that is unbounded or not of floats.
+        """
         arm = arm_of(spec.action_space)
         if self.kind == "random":
             return StickyPolicy(arm, 0.0, rng)
         if self.kind == "sticky":
             return StickyPolicy(arm, self.parameter, rng)
+        if past is None:
+            raise ValueError(f"behaviour {self.name!r} needs to know what was recorded before")
         weights, bias = _draw_rule(arm, past, rng)
         if self.kind == "search" and rng.random() < SEARCH_SHARE:
             parents = past.most_novel(ELITE) if rng.random() < NOVELTY_SHARE else past.best(ELITE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import gymnasium as gym
 import jax
@@ -18,9 +18,37 @@ from worldmodel.simulator import DEFAULT_TIME_LIMIT, Policy
 from worldmodel.trajectory import Spec, Trajectory
 
 
+@runtime_checkable
+class PolicyWithMemory(Protocol):
+    """A policy that remembers each episode, a planner for one: pure functions of `params`, batched, hashable."""
+
+    @property
+    def params(self) -> PyTree:
+        """What its functions take first."""
+        ...
+
+    def begin(self, params: PyTree, obs: PyTree, key: Array) -> PyTree:
+        """The memory of episodes that begin at observations, columns `[B, ...]`; a key for each row."""
+        ...
+
+    def act(self, params: PyTree, memory: PyTree, obs: PyTree, key: Array) -> tuple[PyTree, PyTree]:
+        """Actions `[B, ...]`, and the memory after they were chosen."""
+        ...
+
+    def observe(
+        self, params: PyTree, memory: PyTree, action: PyTree, obs: PyTree, reward: Array, terminated: Array
+    ) -> PyTree:
+        """The memory after the step that really happened."""
+        ...
+
+    def replace_rows(self, where: Array, fresh: PyTree, memory: PyTree) -> PyTree:
+        """Rows of `fresh` where true, of `memory` elsewhere."""
+        ...
+
+
 def real_episodes(
     spec: Spec,
-    policy: Policy,
+    policy: Policy | PolicyWithMemory,
     *,
     episodes: int,
     seed: int,
@@ -39,6 +67,7 @@ def real_episodes(
     Args:
       spec: names the environment, and the spaces that actions are checked against.
       policy: `(obs [B, ...], keys [B]) -> action [B, ...]`; its `params`, where it has them, are passed as arguments.
+        Or one with a memory, which sees every step that happens.
       episodes: how many.
       seed: of episodes and of the policy's keys.
       ledger: where every step is counted.
@@ -54,8 +83,7 @@ def real_episodes(
     limit = max_steps or spec.max_episode_steps or DEFAULT_TIME_LIMIT
     if min(episodes, num_envs, limit) < 1:
         raise ValueError(f"episodes, num_envs and max_steps must be at least 1, not {episodes}, {num_envs}, {limit}")
-    function, params = as_function(policy)
-    params, root = jax.device_put(params), jax.random.key(seed)
+    actor = _Remembering(policy, seed) if isinstance(policy, PolicyWithMemory) else _Plain(policy, seed)
     discrete = spec.action_space["type"] == "Discrete"
     dtype = np.dtype(np.int64 if discrete else spec.action_space["dtype"])
     finished: dict[int, Trajectory] = {}
@@ -68,19 +96,22 @@ def real_episodes(
             slots.append(_Slot(CountSteps(env, ledger, phase), index, seed))
         waiting = iter(range(len(slots), episodes))
         batch = np.stack([slot.obs for slot in slots])
+        rewards, begun = np.zeros(len(slots), np.float32), np.ones(len(slots), np.bool_)
         while len(finished) < episodes:
             index, step = (np.array([getattr(s, name) for s in slots], np.int32) for name in ("index", "step"))
-            actions = np.asarray(_act(function, params, root, index, step, batch)).astype(dtype)
+            actions = np.asarray(actor.act(index, step, batch, rewards, begun)).astype(dtype)
             spec.check(actions, "action", where="policy")
+            begun = np.zeros(len(slots), np.bool_)
             for row, slot in enumerate(slots):
                 if slot.done:
                     continue
-                slot.advance(actions[row], limit)
+                rewards[row] = slot.advance(actions[row], limit)
                 if slot.done:
                     finished[slot.index] = slot.trajectory(spec, seed, phase)
                     following = next(waiting, None)
                     if following is not None:
                         slot.begin(following, seed)
+                        begun[row] = True
                 batch[row] = slot.obs
     finally:
         for slot in slots:
@@ -88,10 +119,79 @@ def real_episodes(
     return [finished[i] for i in range(episodes)]
 
 
+class _Plain:
+    """A policy that is a function of the present observation."""
+
+    def __init__(self, policy: Policy, seed: int):
+        self._function, params = as_function(policy)
+        self._params, self._root = jax.device_put(params), jax.random.key(seed)
+
+    def act(self, index: np.ndarray, step: np.ndarray, obs: np.ndarray, rewards: Any, begun: Any) -> Array:
+        del rewards, begun
+        return _act(self._function, self._params, self._root, index, step, obs)
+
+
+class _Remembering:
+    """A policy with a memory, and the memory of the episodes that run."""
+
+    def __init__(self, policy: PolicyWithMemory, seed: int):
+        self._policy, self._params = policy, jax.device_put(policy.params)
+        self._root = jax.random.key(seed)
+        self._memory: PyTree = None
+        self._action: PyTree = None
+
+    def act(
+        self, index: np.ndarray, step: np.ndarray, obs: np.ndarray, rewards: np.ndarray, begun: np.ndarray
+    ) -> Array:
+        """Actions, after the last step (`rewards`) is absorbed, and new memories are made where episodes begin."""
+        if self._memory is not None:
+            self._memory = _absorb(self._policy, self._params, self._memory, self._action, obs, rewards)
+        if begun.any():
+            fresh = _begin(self._policy, self._params, self._root, index, obs)
+            old = fresh if self._memory is None else self._memory
+            self._memory = _replace(self._policy, begun, fresh, old)
+        self._action, self._memory = _plan(self._policy, self._params, self._memory, self._root, index, step, obs)
+        return self._action
+
+
+def _keys(root: Array, index: Array, step: Array) -> Array:
+    return jax.vmap(lambda i, t: jax.random.fold_in(jax.random.fold_in(root, i), t))(index, step)
+
+
 @partial(jax.jit, static_argnums=0)
 def _act(function: PureFunction, params: PyTree, root: Array, index: Array, step: Array, obs: Array) -> Array:
-    keys = jax.vmap(lambda i, t: jax.random.fold_in(jax.random.fold_in(root, i), t))(index, step)
-    return function.run(params, obs, keys)
+    return function.run(params, obs, _keys(root, index, step))
+
+
+@partial(jax.jit, static_argnums=0)
+def _begin(policy: PolicyWithMemory, params: PyTree, root: Array, index: Array, obs: Array) -> PyTree:
+    return policy.begin(params, obs, _keys(root, index, jax.numpy.full_like(index, -1)))
+
+
+@partial(jax.jit, static_argnums=0)
+def _replace(policy: PolicyWithMemory, where: Array, fresh: PyTree, memory: PyTree) -> PyTree:
+    return policy.replace_rows(where, fresh, memory)
+
+
+@partial(jax.jit, static_argnums=0)
+def _absorb(
+    policy: PolicyWithMemory, params: PyTree, memory: PyTree, action: PyTree, obs: Array, reward: Array
+) -> PyTree:
+    # A row that ended begins anew before it acts again.
+    return policy.observe(params, memory, action, obs, reward, jax.numpy.zeros(reward.shape, bool))
+
+
+@partial(jax.jit, static_argnums=0)
+def _plan(
+    policy: PolicyWithMemory,
+    params: PyTree,
+    memory: PyTree,
+    root: Array,
+    index: Array,
+    step: Array,
+    obs: Array,
+) -> tuple[PyTree, PyTree]:
+    return policy.act(params, memory, obs, _keys(root, index, step))
 
 
 class _Slot:
@@ -107,7 +207,8 @@ class _Slot:
         self.obs, _ = self.env.reset(seed=seed + index)
         self._observations, self._actions, self._rewards = [np.array(self.obs)], [], []
 
-    def advance(self, action: Any, max_steps: int) -> None:
+    def advance(self, action: Any, max_steps: int) -> float:
+        """One step; its reward."""
         self._actions.append(np.array(action))
         self.obs, reward, terminated, truncated, _ = self.env.step(action)
         self.step += 1
@@ -116,6 +217,7 @@ class _Slot:
         # A step can be both; what the task said outweighs the clock.
         self.terminated, self.truncated = bool(terminated), bool(truncated and not terminated)
         self.done = self.terminated or self.truncated or self.step >= max_steps
+        return float(reward)
 
     def trajectory(self, spec: Spec, seed: int, phase: str) -> Trajectory:
         return Trajectory(

@@ -90,13 +90,13 @@ def noised(policy: Policy, epsilon: float | int, interface: Interface) -> Noised
     """
     if not 0.0 <= epsilon <= 1.0:
         raise ValueError(f"epsilon is {epsilon}; a probability between 0 and 1 is needed")
-    _check_bounded(interface.spec)
+    check_bounded(interface.spec)
     return NoisedPolicy(policy, float(epsilon), interface)
 
 
 def random_policy(spec: Spec) -> Policy:
     """Every action of the space alike; `ValueError` for an unbounded Box."""
-    _check_bounded(spec)
+    check_bounded(spec)
     return lambda obs, key: _uniform_action(spec, key)
 
 
@@ -155,6 +155,7 @@ def _uniform_action(spec: Spec, key: Array) -> Array:
     return jnp.asarray(low + (high - low) * share).astype(space["dtype"])
 
 
-def _check_bounded(spec: Spec) -> None:
+def check_bounded(spec: Spec) -> None:
+    """`ValueError` where actions are a Box without bounds."""
     if spec.action_space["type"] == "Box" and not all(np.isfinite(b).all() for b in box_bounds(spec.action_space)):
-        raise ValueError("action space is a Box without bounds; a random action needs finite low and high")
+        raise ValueError("action space is a Box without bounds; finite low and high are needed")

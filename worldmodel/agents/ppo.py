@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -153,18 +154,25 @@ def save_policy(path: Path, policy: LearnedPolicy) -> None:
 
 
 def load_policy(path: Path, interface: Interface) -> LearnedPolicy:
-    """The inverse of `save_policy`; never unpickles."""
+    """The inverse of `save_policy`; never unpickles. `ValueError` where the file holds no policy of this interface."""
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist; a quickstart or train_ppo with save_policy makes it")
     params: dict[str, Any] = {}
-    with np.load(path, allow_pickle=False) as file:
-        for name in file.files:
-            *folders, last = name.split("/")
-            node = params
-            for folder in folders:
-                node = node.setdefault(folder, {})
-            node[last] = file[name]
-    return LearnedPolicy(interface, make_actor(interface), params)
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            for name in file.files:
+                *folders, last = name.split("/")
+                node = params
+                for folder in folders:
+                    node = node.setdefault(folder, {})
+                node[last] = file[name]
+    except (ValueError, AttributeError, EOFError, zipfile.BadZipFile):
+        raise ValueError(f"{path}: holds no policy") from None
+    actor, key = make_actor(interface), jax.random.key(0)
+    wanted = jax.eval_shape(actor.init, key, jnp.zeros((1, interface.obs_size)), key)
+    if jax.tree.map(jnp.shape, params) != jax.tree.map(jnp.shape, wanted):
+        raise ValueError(f"{path}: holds no policy of {interface.spec.env_id or 'these spaces'}")
+    return LearnedPolicy(interface, actor, params)
 
 
 def _keys(where: Any) -> list[str]:

@@ -28,8 +28,15 @@ VERBS = {
         "what a log or a corpus holds, in numbers and pictures",
     ),
     "data lint": ("worldmodel.cli.lint", "LintOptions", "lint", "what is wrong in a log, and what repairs it"),
+    "data imagine": (
+        "worldmodel.cli.imagine",
+        "ImagineOptions",
+        "imagine",
+        "episodes that a world model imagines, as a corpus marked synthetic",
+    ),
     "train": ("worldmodel.cli.train", "Options", "run", "train a world model on a corpus"),
     "probe": ("worldmodel.cli.probe", "Options", "run", "measure where a world model can be trusted"),
+    "play": ("worldmodel.cli.play", "PlayOptions", "play", "step an imagined world, beside the real one"),
     "info": ("worldmodel.cli.info", "Options", "run", "versions and devices"),
 }
 

@@ -1,4 +1,4 @@
-"""Logs named on the command line."""
+"""Logs, and options of several parts, named on the command line."""
 
 from __future__ import annotations
 
@@ -32,6 +32,17 @@ def reader_options(words: Sequence[str]) -> dict[str, Any]:
         except json.JSONDecodeError:
             options[key] = text
     return options
+
+
+def json_object(text: str, option: str, example: str) -> dict[str, Any]:
+    """The JSON object that an option's text is; `ValueError` for anything else."""
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{option} {text!r} is not JSON ({error})") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"{option} {text!r} is no JSON object; write e.g. '{example}'")
+    return value
 
 
 def open_log(uri: str, options: dict[str, Any]) -> Source:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -105,3 +105,26 @@ class ConversionBar:
                 f"converting {done:,}{of} episodes, {progress.transitions:,} steps, {megabytes:,.0f} MB, "
                 f"{rate:,.0f} episodes/s{left}"
             )
+
+
+class EpisodeBar:
+    """Shows episodes, steps and time left where stderr is a terminal; as a context, what to call with both counts."""
+
+    def __init__(self, label: str, episodes: int):
+        self._bar = Progress(
+            TextColumn(label),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("episodes, {task.fields[steps]:,} steps"),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not sys.stderr.isatty(),
+        )
+        self._task = self._bar.add_task("", total=episodes, steps=0)
+
+    def __enter__(self) -> Callable[[int, int], None]:
+        self._bar.start()
+        return lambda done, steps: self._bar.update(self._task, completed=done, steps=steps)
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import pathlib
-import sys
-from collections.abc import Callable
 from importlib import metadata
 from typing import Any
 
 import tyro
 
 from worldmodel.agents.behaviour import DEFAULT_BEHAVIOURS
+from worldmodel.cli.logs import json_object
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,11 +41,12 @@ class RecordOptions:
 def record(options: RecordOptions) -> dict[str, Any]:
     """Records and writes; prints and returns the summary of the whole corpus (as `summarise`)."""
     from worldmodel.agents.record import record as run
+    from worldmodel.cli.progress import EpisodeBar
     from worldmodel.cli.show import ShowOptions, show
     from worldmodel.corpus.manifest import NAME
     from worldmodel.corpus.write import write_corpus
 
-    env_kwargs = _env_kwargs(options.env_kwargs)
+    env_kwargs = json_object(options.env_kwargs, "--env-kwargs", '{"g": 9.8}')
     if not options.append and (options.out / NAME).exists():
         raise ValueError(f"corpus {options.out}: holds a corpus already; --append adds to it")
     provenance = {
@@ -59,7 +58,7 @@ def record(options: RecordOptions) -> dict[str, Any]:
         "seed": options.seed,
         "versions": {name: metadata.version(name) for name in ("gymnasium", "numpy")},
     }
-    with _progress(options.episodes) as advance:
+    with EpisodeBar("recording", options.episodes) as advance:
         spec, trajectories = run(
             options.env,
             behaviours=options.policy,
@@ -70,39 +69,3 @@ def record(options: RecordOptions) -> dict[str, Any]:
         )
         write_corpus(options.out, spec, trajectories, provenance=provenance, append=options.append)
     return show(ShowOptions(str(options.out), json=options.json))
-
-
-def _env_kwargs(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"--env-kwargs {text!r} is not JSON ({error})") from error
-    if not isinstance(value, dict):
-        raise ValueError(f"--env-kwargs {text!r} is no JSON object; write e.g. '{{\"g\": 9.8}}'")
-    return value
-
-
-class _progress:
-    """A bar on stderr, where stderr is a terminal."""
-
-    def __init__(self, episodes: int):
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        self._bar = Progress(
-            TextColumn("recording"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("episodes, {task.fields[steps]:,} steps"),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-            disable=not sys.stderr.isatty(),
-        )
-        self._task = self._bar.add_task("", total=episodes, steps=0)
-
-    def __enter__(self) -> Callable[[int, int], None]:
-        self._bar.start()
-        return lambda done, steps: self._bar.update(self._task, completed=done, steps=steps)
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()

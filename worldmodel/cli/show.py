@@ -75,6 +75,8 @@ def _print_tables(summary: dict[str, Any]) -> None:
         "return": estimate_text(summary["returns"]),
         "ends": ", ".join(f"{count:,} {name}" for name, count in summary["ends"].items()),
     }
+    if summary["synthetic"]:
+        rows["synthetic"] = f"{summary['synthetic']:,} episodes were imagined by a model"
     if "plot" in summary:
         rows["plot"] = summary["plot"]
     for name, value in rows.items():

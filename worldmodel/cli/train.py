@@ -110,6 +110,7 @@ def _train(options: Options, out: pathlib.Path, corpora: dict[str, Any], config:
     from worldmodel.cli.progress import TrainingBar
     from worldmodel.training.stopping import Stopped
 
+    synthetic = _count_synthetic(corpora)
     last: dict[str, Any] = {}
     stopped = False
     with TrainingBar(config.steps) as bar:
@@ -123,7 +124,7 @@ def _train(options: Options, out: pathlib.Path, corpora: dict[str, Any], config:
         except Stopped as stop:
             step, stopped = stop.step, True
     finite = {name: value if math.isfinite(value) else None for name, value in last.items()}
-    result = {"run": str(out), "step": step, "stopped": stopped, "metrics": finite or None}
+    result = {"run": str(out), "step": step, "stopped": stopped, "metrics": finite or None, "synthetic": synthetic}
     if options.json:
         print(json.dumps(result, allow_nan=False))
     elif stopped:
@@ -133,23 +134,43 @@ def _train(options: Options, out: pathlib.Path, corpora: dict[str, Any], config:
     return result
 
 
+def _count_synthetic(corpora: dict[str, Any]) -> int:
+    """Training episodes that a model imagined; a line on stderr says so where there are any."""
+    from worldmodel.cli.progress import console
+
+    learned = [corpus.split("train") for corpus in corpora.values()]
+    imagined = [corpus.index.synthetic & own for corpus, own in zip(corpora.values(), learned, strict=True)]
+    count = sum(int(each.sum()) for each in imagined)
+    if count:
+        total = sum(int(own.sum()) for own in learned)
+        line = (
+            f"{count:,} of {total:,} training episodes are synthetic; what is held out is measured on real ones alone"
+        )
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    return count
+
+
+def _held_out(corpus: Any) -> Any:
+    """The real episodes that are held out; None where there are none."""
+    real = ~corpus.index.synthetic
+    return corpus.held("held_out", keep=real) if (corpus.split("held_out") & real).any() else None
+
+
 def _trained(options: Options, out: pathlib.Path, corpora: dict[str, Any], config: TrainingConfig, report: Any) -> int:
     """The step that training came to."""
     from worldmodel.training.loop import train, train_together
 
-    held_out = {name: corpus.held("held_out") for name, corpus in corpora.items() if corpus.split("held_out").any()}
+    held_out = {name: _held_out(corpus) for name, corpus in corpora.items()}
     told: dict[str, Any] = {"loggers": options.loggers, "report": report}
     if len(corpora) > 1:
         _check_different(corpora)
         worlds = {name: (corpus.held("train"), corpus.spec) for name, corpus in corpora.items()}
-        everywhere = held_out if len(held_out) == len(corpora) else None
+        everywhere = None if None in held_out.values() else held_out
         models = train_together(worlds, out, config, held_out=everywhere, **told)
         return next(iter(models.values())).step
     ((name, corpus),) = corpora.items()
     again = _continuation(options)
-    world = train(
-        corpus.held("train"), corpus.spec, out, config, held_out=held_out.get(name), continuation=again, **told
-    )
+    world = train(corpus.held("train"), corpus.spec, out, config, held_out=held_out[name], continuation=again, **told)
     return world.step
 
 

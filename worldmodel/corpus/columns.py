@@ -54,6 +54,7 @@ class Columns:
       policies: `E` names of behaviour policies; None where unknown.
       has_rewards: every episode's log has rewards.
       contexts: what holds for each whole episode, plain JSON; None where nothing does.
+      synthetic: bool `[E]`, a model imagined the episode.
     """
 
     observations: Any
@@ -66,6 +67,7 @@ class Columns:
     policies: tuple[str | None, ...]
     has_rewards: bool
     contexts: tuple[Any, ...]
+    synthetic: np.ndarray
 
     @classmethod
     def from_trajectories(cls, trajectories: Iterable[Trajectory]) -> Columns:
@@ -90,6 +92,7 @@ class Columns:
             policies=tuple(None if name is None else str(name) for name in names),
             has_rewards=all(e.rewards is not None for e in episodes),
             contexts=tuple(e.context for e in episodes),
+            synthetic=np.array([e.synthetic for e in episodes], np.bool_),
         )
 
     @property
@@ -144,10 +147,12 @@ class Columns:
         """Episode `index` as views; its `info` holds `id` and `policy`."""
         start, length = int(self.starts[index]), int(self.lengths[index])
         first = int(self.observation_starts[index])
-        info = {"id": self.ids[index]}
+        info: dict[str, Any] = {"id": self.ids[index]}
         policy = self.policies[index]
         if policy is not None:
             info["policy"] = policy
+        if self.synthetic[index]:
+            info["synthetic"] = True
         return Trajectory(
             observations=map_columns(lambda column: column[first : first + length + 1], self.observations),
             actions=map_columns(lambda column: column[start : start + length], self.actions),

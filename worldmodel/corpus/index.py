@@ -29,6 +29,7 @@ class Index:
       returns: float64 `[E]`, undiscounted sum of rewards; NaN where the log has none.
       terminated: bool `[E]`.
       truncated: bool `[E]`.
+      synthetic: bool `[E]`, a model imagined the episode.
       policy_codes: int32 `[E]`, places in `policies`; -1 where unknown.
       policies: names of the behaviour policies.
       id_hashes: uint64 `[E]`, `hash_of` each id.
@@ -42,6 +43,7 @@ class Index:
     returns: np.ndarray
     terminated: np.ndarray
     truncated: np.ndarray
+    synthetic: np.ndarray
     policy_codes: np.ndarray
     policies: tuple[str, ...]
     id_hashes: np.ndarray
@@ -87,7 +89,7 @@ class IndexBuilder:
     def __init__(self, split_by: str = SPLIT_BY_ID):
         self._split_by = split_by
         self._lengths, self._returns, self._codes = array("q"), array("d"), array("i")
-        self._terminated, self._truncated = array("b"), array("b")
+        self._terminated, self._truncated, self._synthetic = array("b"), array("b"), array("b")
         self._id_hashes, self._split_hashes = array("Q"), array("Q")
         self._id_bytes, self._id_ends = bytearray(), array("q")
         self._policies: dict[str, int] = {}
@@ -124,6 +126,7 @@ class IndexBuilder:
         self._returns.append(trajectory.total_reward)
         self._terminated.append(trajectory.terminated)
         self._truncated.append(trajectory.truncated)
+        self._synthetic.append(trajectory.synthetic)
         self._codes.append(code)
         self._id_hashes.append(hash_of(name))
         self._split_hashes.append(hash_of(str(trajectory.info[self._split_by])))
@@ -138,6 +141,7 @@ class IndexBuilder:
             returns=np.array(self._returns, np.float64),
             terminated=np.array(self._terminated, np.bool_),
             truncated=np.array(self._truncated, np.bool_),
+            synthetic=np.array(self._synthetic, np.bool_),
             policy_codes=np.array(self._codes, np.int32),
             policies=tuple(self._policies),
             id_hashes=np.array(self._id_hashes, np.uint64),
@@ -160,11 +164,13 @@ def load_index(folder: pathlib.Path) -> Index:
     names = [field.name for field in dataclasses.fields(Index)]
     try:
         with np.load(folder / NAME, allow_pickle=False) as file:
-            arrays: dict[str, Any] = {name: file[name] for name in names}
+            arrays: dict[str, Any] = {name: file[name] for name in names if name in file.files or name != "synthetic"}
         policies = tuple(json.loads(arrays["policies"].tobytes()))
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise ValueError(f"{folder / NAME}: is damaged ({' '.join(str(error).split())})") from None
-    return Index(**{**arrays, "policies": policies})
+    # An index of before there were synthetic episodes does not say that there are none.
+    none = np.zeros(len(arrays["lengths"]), np.bool_)
+    return Index(**{"synthetic": none, **arrays, "policies": policies})
 
 
 def joined(indexes: Sequence[Index]) -> Index:

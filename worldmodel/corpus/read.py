@@ -100,16 +100,16 @@ class Corpus:
                 raise ValueError(f"corpus {self.path}: none of its {self.episodes} episode(s) is to be kept")
         return StoredEpisodes(self.manifest, self._store[1], self.index, np.flatnonzero(chosen))
 
-    def held(self, split: str | None = None) -> Columns | StoredEpisodes:
+    def held(self, split: str | None = None, *, keep: np.ndarray | None = None) -> Columns | StoredEpisodes:
         """A split for training: `columns` of a corpus of up to a gibibyte, else `stored`; arguments as there."""
         small = sum(part.bytes for part in self.manifest.parts) <= IN_MEMORY_BYTES
-        return self.columns(split) if small else self.stored(split)
+        return self.columns(split, keep=keep) if small else self.stored(split, keep=keep)
 
-    def columns(self, split: str | None = None) -> Columns:
+    def columns(self, split: str | None = None, *, keep: np.ndarray | None = None) -> Columns:
         """All episodes of a split in memory; arguments and errors as `stored`, and `ValueError` for a damaged part."""
         for part in self.manifest.parts:
             check_part(self.path, part, contents=True)
-        return self.stored(split).columns()
+        return self.stored(split, keep=keep).columns()
 
     @functools.cached_property
     def _store(self) -> tuple[Index, Records]:

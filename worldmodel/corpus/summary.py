@@ -24,16 +24,16 @@ def summarise(log: Iterable[Trajectory]) -> dict[str, Any]:
 
     Returns:
       `episodes`, `transitions`; `lengths{min,median,max}` in steps; `returns` (an estimate over episodes; null and
-      "why" where no rewards are); `policies[]`, each with `name, episodes, transitions, returns`; and
-      `ends{terminated,truncated,cut}` in episodes.
+      "why" where no rewards are); `policies[]`, each with `name, episodes, transitions, returns`;
+      `ends{terminated,truncated,cut}` in episodes; and `synthetic`, episodes that a model imagined.
 
     Raises:
       ValueError: the log holds no episode.
     """
     if isinstance(log, Corpus):
-        lengths, returns, ends, codes, policies = _of_index(log.index)
+        lengths, returns, ends, codes, policies, synthetic = _of_index(log.index)
     else:
-        lengths, returns, ends, codes, policies = _of_stream(log)
+        lengths, returns, ends, codes, policies, synthetic = _of_stream(log)
     if not len(lengths):
         raise ValueError("the log holds no episode; at least one is needed")
     first_seen = np.sort(np.unique(codes, return_index=True)[1])
@@ -55,25 +55,29 @@ def summarise(log: Iterable[Trajectory]) -> dict[str, Any]:
         "returns": estimate(returns),
         "policies": by_policy,
         "ends": dict(zip(_ENDS, np.bincount(ends, minlength=len(_ENDS)).tolist(), strict=True)),
+        "synthetic": synthetic,
     }
 
 
-def _of_index(index: Index) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, list[str]]:
+def _of_index(index: Index) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, list[str], int]:
     ends = np.where(index.terminated, 0, np.where(index.truncated, 1, 2))
-    return index.lengths, index.returns, ends, index.policy_codes, list(index.policies)
+    synthetic = int(index.synthetic.sum())
+    return index.lengths, index.returns, ends, index.policy_codes, list(index.policies), synthetic
 
 
-def _of_stream(log: Iterable[Trajectory]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, list[str]]:
+def _of_stream(log: Iterable[Trajectory]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, list[str], int]:
     lengths, returns, ends, codes = array("q"), array("d"), array("b"), array("i")
     policies: dict[str, int] = {}
+    synthetic = 0
     for trajectory in log:
         name = trajectory.info.get("policy")
         lengths.append(len(trajectory))
         returns.append(trajectory.total_reward)
+        synthetic += trajectory.synthetic
         ends.append(0 if trajectory.terminated else 1 if trajectory.truncated else 2)
         codes.append(policies.setdefault(str(name), len(policies)) if name else -1)
     columns = np.array(lengths, np.int64), np.array(returns), np.array(ends, np.int64), np.array(codes, np.int32)
-    return *columns, list(policies)
+    return *columns, list(policies), synthetic
 
 
 def estimate(values: Any) -> dict[str, Any]:

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
-from gymnasium.envs.registration import EnvSpec, parse_env_id
+from gymnasium.envs.registration import EnvSpec
 
-from worldmodel.envs.rendering import STATE_OF
+from worldmodel.envs.rendering import STATE_OF, can_draw
 from worldmodel.perturbations import Perturbations
 from worldmodel.spaces import map_columns, steps_of
 from worldmodel.training.checkpoint import WorldModel, load
@@ -44,14 +44,6 @@ def step_limit(max_episode_steps: int | None, spec: Spec) -> int | None:
     return int(max_episode_steps)
 
 
-def can_draw(spec: Spec) -> bool:
-    """Whether the renderer's state follows from an observation of this environment."""
-    if spec.env_id is None or spec.observation_space["type"] != "Box":
-        return False
-    _, name, _ = parse_env_id(spec.env_id)
-    return name in STATE_OF and tuple(spec.observation_space.get("shape", ())) == (STATE_OF[name][0],)
-
-
 def check_render_mode(render_mode: str | None, spec: Spec) -> str | None:
     """`render_mode` itself; `ValueError` for an unknown one, or for an environment that cannot be drawn."""
     if render_mode is None:
@@ -61,7 +53,7 @@ def check_render_mode(render_mode: str | None, spec: Spec) -> str | None:
     if not can_draw(spec):
         raise ValueError(
             f"observations of {spec.env_id or 'logs without an environment id'} cannot be drawn; "
-            f"render_mode='rgb_array' is supported for {', '.join(STATE_OF)}"
+            f"render_mode='rgb_array' is supported for images, and for {', '.join(STATE_OF)}"
         )
     return render_mode
 

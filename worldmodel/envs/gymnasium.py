@@ -10,7 +10,6 @@ from gymnasium.envs.registration import EnvSpec
 
 from worldmodel.envs.check import (
     STARTS,
-    can_draw,
     check_action,
     check_options,
     check_render_mode,
@@ -21,16 +20,13 @@ from worldmodel.envs.check import (
 )
 from worldmodel.envs.control import check_control
 from worldmodel.envs.host import HostSimulator
-from worldmodel.envs.rendering import frames
+from worldmodel.envs.rendering import can_draw, pictures
 from worldmodel.envs.snapshot import Snapshot, taken
 from worldmodel.spaces import map_columns
 from worldmodel.trust_region import Trust
 
 if TYPE_CHECKING:
     from worldmodel.envs.vector import SimVectorEnv
-
-WHOLE_FRAME = (4096, 4096)
-"""A box that every renderer's picture fits in as it is."""
 
 
 class SimEnv(gym.Env[Any, Any]):
@@ -175,9 +171,7 @@ class SimEnv(gym.Env[Any, Any]):
             return None
         if self._obs is None:
             raise gym.error.ResetNeeded("render was called before reset")
-        env = self.world_model.spec
-        pictures = frames(str(env.env_id), self._obs, env_kwargs=env.env_kwargs, size=WHOLE_FRAME)
-        return pictures[0] if pictures else None
+        return pictures(self.world_model.spec, self._obs)[0]
 
     def close(self) -> None:
         """Frees the episode's memory; may be called again."""

@@ -1,4 +1,4 @@
-"""Pictures of observations, drawn by the real environment's own renderer.
+"""Pictures of observations, drawn by the real environment's own renderer; an image is its own picture.
 
 An imagined observation can be shown as the real environment would show it wherever the renderer's state follows from
 the observation. The environment is reset once and never stepped: its state is set, and it draws.
@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 
 from worldmodel.envs.names import family
+from worldmodel.spaces import is_image
+from worldmodel.trajectory import Spec
 
 
 def _cartpole(obs: np.ndarray) -> np.ndarray:
@@ -40,6 +42,28 @@ STATE_OF: dict[str, tuple[int, Callable[[np.ndarray], np.ndarray]]] = {
     "MountainCarContinuous": (2, _mountain_car),
     "Acrobot": (6, _acrobot),
 }
+
+
+WHOLE_FRAME = (4096, 4096)
+"""A box that every renderer's picture fits in as it is."""
+
+
+def can_draw(spec: Spec) -> bool:
+    """Whether an observation is a picture, or tells the renderer's state."""
+    if is_image(spec.observation_space):
+        return True
+    if spec.env_id is None or spec.observation_space["type"] != "Box":
+        return False
+    name = family(spec.env_id)
+    return name in STATE_OF and tuple(spec.observation_space.get("shape", ())) == (STATE_OF[name][0],)
+
+
+def pictures(spec: Spec, observations: np.ndarray, *, size: tuple[int, int] = WHOLE_FRAME) -> list[np.ndarray]:
+    """Pictures, uint8 `[h, w, 3]`, of observations `[N, ...]` of an environment that `can_draw`, within `size`."""
+    if is_image(spec.observation_space):
+        coloured = [np.repeat(o, 3, axis=2) if o.shape[2] == 1 else o[..., :3] for o in np.asarray(observations)]
+        return [fit(picture, size) for picture in coloured]
+    return frames(str(spec.env_id), observations, env_kwargs=spec.env_kwargs, size=size) or []
 
 
 def frames(
@@ -87,16 +111,16 @@ def frames(
     env: Any = gymnasium.make(env_id, render_mode="rgb_array", disable_env_checker=True, **(env_kwargs or {})).unwrapped
     try:
         env.reset(seed=0)
-        pictures = []
+        drawn = []
         for obs in observations[::every]:
             env.state = state_of(obs)
-            pictures.append(_fit(np.asarray(env.render(), dtype=np.uint8), size))
+            drawn.append(fit(np.asarray(env.render(), dtype=np.uint8), size))
     finally:
         env.close()
-    return pictures
+    return drawn
 
 
-def _fit(picture: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+def fit(picture: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """The picture `[H, W, 3]` shrunk into `size = (w, h)`, aspect kept; never enlarged."""
     from PIL import Image
 

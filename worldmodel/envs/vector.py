@@ -13,7 +13,6 @@ from gymnasium.vector.utils import batch_space
 
 from worldmodel.envs.check import (
     STARTS,
-    can_draw,
     check_actions,
     check_options,
     check_render_mode,
@@ -25,9 +24,8 @@ from worldmodel.envs.check import (
     step_limit,
 )
 from worldmodel.envs.control import check_control
-from worldmodel.envs.gymnasium import WHOLE_FRAME
 from worldmodel.envs.host import HostSimulator, HostStep
-from worldmodel.envs.rendering import frames
+from worldmodel.envs.rendering import can_draw, pictures
 from worldmodel.envs.snapshot import Snapshot, taken
 from worldmodel.spaces import map_columns
 from worldmodel.trajectory import suggest
@@ -194,8 +192,7 @@ class SimVectorEnv(VectorEnv[Any, Any, np.ndarray]):
             return None
         if self._obs is None:
             raise gym.error.ResetNeeded("render was called before reset")
-        env = self.world_model.spec
-        return tuple(frames(str(env.env_id), self._obs, env_kwargs=env.env_kwargs, size=WHOLE_FRAME) or ())
+        return tuple(pictures(self.world_model.spec, self._obs))
 
     def close_extras(self, **kwargs: Any) -> None:
         """Frees the episodes' memory."""

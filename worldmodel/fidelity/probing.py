@@ -83,8 +83,8 @@ def probe(
       sim: a run folder, or a loaded `WorldModel`.
       real: id of the real environment; None: the one that the model's logs came from.
       policies: JAX policies by name, at least two for a ranking; None: returns are not compared.
-      corpus: logs to replay: a folder or a `Corpus`, of which the held-out episodes are used, or `Columns`, used whole;
-        None: single and open-loop steps are not measured.
+      corpus: logs to replay: a folder or a `Corpus`, of which the held-out episodes are used that a model did not
+        imagine, or `Columns`, used whole; None: single and open-loop steps are not measured.
       episodes: real episodes of each policy.
       sim_episodes: simulated episodes of each policy.
       horizon: longest open-loop rollout, in steps.
@@ -94,8 +94,8 @@ def probe(
       ledger: where real steps are counted; None: a fresh one.
 
     Raises:
-      ValueError: logs or real environment have other spaces than the model, an unknown environment id, no policy at
-        all, or a count below one, a policy to explain that is not among them.
+      ValueError: logs or real environment have other spaces than the model, the logs are synthetic, an unknown
+        environment id, no policy at all, a count below one, a policy to explain that is not among them.
       FileNotFoundError: no run or no corpus at the path.
     """
     counts = {"episodes": episodes, "sim_episodes": sim_episodes, "horizon": horizon, "starts": starts}
@@ -193,7 +193,14 @@ def _held_out(corpus: str | os.PathLike[str] | Corpus | Columns | None, spec: Sp
         return None
     if isinstance(corpus, (str, os.PathLike)):
         corpus = open_corpus(corpus)
-    columns = corpus if isinstance(corpus, Columns) else corpus.columns("held_out")
+    if isinstance(corpus, Columns):
+        columns, imagined = corpus, corpus.synthetic.any()
+    else:
+        synthetic, held = corpus.index.synthetic, corpus.split("held_out")
+        imagined = held.any() and synthetic[held].all()
+        columns = corpus.columns("held_out", keep=None if imagined else ~synthetic)
+    if imagined:
+        raise ValueError("corpus: its episodes are synthetic; what a model imagined is no evidence of what is real")
     spec.check(columns.observations, "observation", where="corpus")
     spec.check(columns.actions, "action", where="corpus")
     if not np.isfinite(columns.rewards).all():

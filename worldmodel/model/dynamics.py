@@ -149,6 +149,27 @@ class StepDynamics:
             before=jax.tree.map(take, state.before),
         )
 
+    def for_each_member(self, state: StepState, copies: int) -> tuple[StepDynamics, StepState]:
+        """Every episode continued `copies` times under every member: what a planner imagines.
+
+        The first result steps the second, whose `M * B * copies` rows lie in the order `[M, B, copies]`.
+        """
+        self._need_all("for_each_member")
+        members, batch = self.members, state.seen.shape[0]
+
+        def spread(leaf):
+            return jnp.tile(jnp.repeat(leaf, copies, axis=0), (members, *[1] * (leaf.ndim - 1)))
+
+        return dataclasses.replace(self, grouped=True), StepState(
+            cache=jax.tree.map(lambda leaf: jnp.repeat(leaf, copies, axis=1), state.cache),
+            seen=spread(state.seen),
+            observation=jax.tree.map(spread, state.observation),
+            reward=spread(state.reward),
+            member=jnp.repeat(jnp.arange(members, dtype=jnp.int32), batch * copies),
+            context=spread(state.context),
+            before=jax.tree.map(spread, state.before),
+        )
+
     def advance(
         self,
         params: Params,

@@ -51,6 +51,7 @@ CODES: dict[str, Code] = {
     "id-repeated": Code("Two episodes have one id.", "error"),
     "id-missing": Code("Episodes without an id: they get one from their place.", "note"),
     "cut": Code("Episodes that are neither terminated nor truncated: the log was cut.", "note"),
+    "synthetic": Code("Episodes that a model imagined: no evidence of what really happens.", "note"),
     "no-rewards": Code("The log has no rewards.", "note"),
     "some-rewards": Code("Some episodes have rewards, others have none.", "warning"),
     "constant-dimension": Code("A dimension that never changes.", "note"),

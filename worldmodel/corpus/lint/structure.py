@@ -131,6 +131,8 @@ class Structure:
                 self._mark("dtype", name, f"{name}: {role} have dtype {np.asarray(column).dtype}; numbers are needed")
         if trajectory.info.get("id") is None:
             self._mark("id-missing", name, name)
+        if trajectory.synthetic:
+            self._mark("synthetic", name, f"{name}, imagined by a model")
 
     def _look_at_numbers(self, name: str, trajectory: Trajectory) -> None:
         if trajectory.rewards is not None:
