@@ -187,8 +187,35 @@ def test_against_jax_dot_product_attention():
         ({"kv_heads": 3}, "heads 4 must be a multiple of kv_heads 3"),
         ({"window": 0}, "layers, window and mlp must be at least 1"),
         ({"layers": 0}, "layers, window and mlp must be at least 1"),
+        ({"head_channels": 5}, "head_channels 5 must be even: rotation pairs them"),
+        ({"head_channels": 0}, "head_channels 0 must be even"),
+        ({"rope_base": 0.0}, "rope_base 0.0 and norm_epsilon 1e-06 must be above 0"),
     ],
 )
 def test_impossible_shapes_are_refused(wrong, message):
     with pytest.raises(ValueError, match=message):
         TrunkConfig(**wrong)
+
+
+@pytest.mark.parametrize("window", [None, 1, 3, 11, 12])
+def test_pairs_that_attention_sees_are_counted(window):
+    age = np.arange(11)[:, None] - np.arange(11)
+    mask = (age >= 0) & (age < (window or 11))
+    assert TrunkConfig(window=window).seen(11) == mask.sum()
+
+
+def test_documents_packed_into_a_row_do_not_see_each_other(trunk, inputs):
+    lengths = (11, 1, 23)
+    ends = np.cumsum(lengths)
+    segments = np.repeat(np.arange(3), lengths)[None].repeat(BATCH, 0)
+    packed = jax.jit(trunk.__call__)(inputs[:, : ends[-1]], jnp.asarray(segments))
+    for start, end in zip(ends - lengths, ends, strict=True):
+        np.testing.assert_allclose(packed[:, start:end], trunk(inputs[:, start:end]), atol=1e-5)
+
+
+def test_heads_may_be_wider_than_their_share():
+    config = TrunkConfig(width=10, layers=1, heads=3, kv_heads=1, mlp=7, window=None, head_channels=8, qk_norm=False)
+    block = Trunk(config, rng=np.random.default_rng(0)).blocks[0]
+    assert block.qkv.kernel.shape == (10, 3 * 8 + 2 * 8)
+    assert block.output.kernel.shape == (24, 10)
+    assert block.norm_query is None
