@@ -21,6 +21,7 @@ from safetensors.numpy import load_file, save_file
 from worldmodel.model.generation import generate
 from worldmodel.model.language import LanguageConfig, init_params, language_model, pad_left
 from worldmodel.model.pretrained import INDEX, SINGLE, load_pretrained, save_pretrained
+from worldmodel.model.pretrained_config import config_of
 from worldmodel.model.transformer import TrunkConfig
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "pretrained"
@@ -53,6 +54,35 @@ def test_sizes_are_read(kind):
     own = (trunk.head_width, trunk.qk_norm, trunk.rope_base, trunk.norm_epsilon, config.tied)
     assert own == {"qwen3": (10, True, 1e6, 1e-6, True), "llama": (6, False, 1e4, 1e-5, False)}[kind]
     assert (FIXTURES / kind / INDEX).is_file() is (kind == "llama")
+
+
+def test_fields_as_older_llamas_have_them():
+    """Those of SmolLM2-135M: rope_theta on its own, a list of things that say nothing about arithmetic."""
+    fields = {
+        "architectures": ["LlamaForCausalLM"],
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "hidden_act": "silu",
+        "hidden_size": 576,
+        "intermediate_size": 1536,
+        "is_llama_config": True,
+        "max_position_embeddings": 8192,
+        "mlp_bias": False,
+        "model_type": "llama",
+        "num_attention_heads": 9,
+        "num_hidden_layers": 30,
+        "num_key_value_heads": 3,
+        "pretraining_tp": 1,
+        "rms_norm_eps": 1e-05,
+        "rope_interleaved": False,
+        "rope_scaling": None,
+        "rope_theta": 100000,
+        "tie_word_embeddings": True,
+        "torch_dtype": "bfloat16",
+        "vocab_size": 49152,
+    }
+    trunk = TrunkConfig(576, 30, 9, 3, 1536, window=None, qk_norm=False, rope_base=1e5, norm_epsilon=1e-5)
+    assert config_of(fields) == LanguageConfig(49152, trunk)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from worldmodel.model.transformer import Trunk, TrunkConfig, attend, rotate
+from worldmodel.model.transformer import Trunk, TrunkConfig, attend, attend_backwards, rotate
 
 CONFIG = TrunkConfig(width=24, layers=3, heads=4, kv_heads=2, mlp=31, window=7)
 W = CONFIG.window
@@ -169,14 +169,23 @@ def test_attention_is_the_textbook_formula():
         np.testing.assert_allclose(got[..., h * channels : (h + 1) * channels], want, atol=1e-5)
 
 
-def test_against_jax_dot_product_attention():
-    query, keys, values = normal(5, 2, 13, 4, 6), normal(6, 2, 13, 2, 6), normal(7, 2, 13, 2, 6)
-    positions = np.arange(13)
-    age = positions[:, None] - positions
-    mask = jnp.asarray((age >= 0) & (age < W))[None]
-    reference = jax.jit(partial(jax.nn.dot_product_attention, is_causal=True, local_window_size=(W - 1, 0)))
-    want = reference(query, keys, values).reshape(2, 13, 24)
-    np.testing.assert_allclose(jax.jit(attend)(query, keys, values, mask), want, atol=1e-5)
+@pytest.mark.parametrize(("steps", "window"), [(13, W), (13, None), (131, W), (131, 70), (131, None), (1_031, 67)])
+def test_against_jax_dot_product_attention(steps, window):
+    """Sequences of one block and of several, windows within a block and beyond it."""
+    query, keys, values = normal(5, 2, steps, 4, 6), normal(6, 2, steps, 2, 6), normal(7, 2, steps, 2, 6)
+    local = None if window is None else (window - 1, 0)
+    reference = partial(jax.nn.dot_product_attention, is_causal=True, local_window_size=local)
+
+    def gradients(function):
+        def said(*given):
+            return jnp.sum(jnp.sin(function(*given).reshape(2, steps, 24)))
+
+        return jax.jit(lambda *given: (function(*given), jax.grad(said, (0, 1, 2))(*given)))(query, keys, values)
+
+    want, slopes = gradients(reference)
+    got, found = gradients(partial(attend_backwards, window=window))
+    np.testing.assert_allclose(got, want.reshape(2, steps, 24), atol=1e-5)
+    jax.tree.map(partial(np.testing.assert_allclose, atol=1e-5), found, slopes)
 
 
 @pytest.mark.parametrize(

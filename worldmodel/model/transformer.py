@@ -127,13 +127,63 @@ def attend(query: Array, keys: Array, values: Array, mask: Array) -> Array:
     Shapes: query `[B, T, heads, C]`, keys and values `[B, S, kv_heads, C]`, mask `[B or 1, T, S]` (True: may
     look). Returns `[B, T, heads * C]`.
     """
+    query, keys, values = _heads_first(query, keys, values)
+    return _heads_last(_attend(query, keys, values, mask))
+
+
+def attend_backwards(
+    query: Array, keys: Array, values: Array, *, window: int | None, segments: Array | None = None
+) -> Array:
+    """The same over a sequence: each position looks at its own segment, no further back than the window.
+
+    Queries are taken a block at a time beside the keys that any of them sees: what the mask would hide is, block by
+    block, not computed.
+    """
+    steps = query.shape[1]
+    query, keys, values = _heads_first(query, keys, values)
+    size, reach, blocks = _block_size(steps), steps if window is None else window, []
+    for start in range(0, steps, size):
+        end, first = min(start + size, steps), max(start + 1 - reach, 0) // size * size
+        age = np.arange(start, end)[:, None] - np.arange(first, end)
+        mask = jnp.asarray((age >= 0) & (age < reach))[None]
+        if segments is not None:
+            mask = mask & (segments[:, start:end, None] == segments[:, None, first:end])
+        blocks.append(_attend(query[:, :, :, start:end], keys[:, :, first:end], values[:, :, first:end], mask))
+    return _heads_last(jnp.concatenate(blocks, axis=3))
+
+
+def _block_size(steps: int) -> int:
+    """64 queries; of a long sequence more, so that there are at most 16 blocks."""
+    return 64 * max(1, -(-steps // (16 * 64)))
+
+
+def _heads_first(query: Array, keys: Array, values: Array) -> tuple[Array, Array, Array]:
+    """Scaled query `[B, kv_heads, heads / kv_heads, T, C]`, keys and values `[B, kv_heads, S, C]`."""
     batch, steps, heads, channels = query.shape
     groups = keys.shape[2]
-    grouped = query.reshape(batch, steps, groups, heads // groups, channels)
-    scores = jnp.einsum("btghc,bsgc->bghts", grouped, keys) / math.sqrt(channels)
+    grouped = (query / math.sqrt(channels)).reshape(batch, steps, groups, heads // groups, channels)
+    return grouped.transpose(0, 2, 3, 1, 4), keys.transpose(0, 2, 1, 3), values.transpose(0, 2, 1, 3)
+
+
+def _heads_last(attended: Array) -> Array:
+    batch, groups, each, steps, channels = attended.shape
+    return attended.transpose(0, 3, 1, 2, 4).reshape(batch, steps, groups * each * channels)
+
+
+def _attend(query: Array, keys: Array, values: Array, mask: Array) -> Array:
+    """Attention in the order of `_heads_first`, a product for each group of heads.
+
+    Sums are divided by after the product with the values: its backward pass then goes over the weights once, as in
+    FlashAttention (Dao et al. 2022, arXiv 2205.14135).
+    """
+    batch, groups, each, steps, channels = query.shape
+    rows = query.reshape(batch, groups, each * steps, channels)
+    scores = jnp.einsum("bgtc,bgsc->bgts", rows, keys).reshape(batch, groups, each, steps, -1)
     scores = jnp.where(mask[:, None, None], scores, jnp.finfo(scores.dtype).min)
-    weights = jax.nn.softmax(scores, axis=-1)
-    return jnp.einsum("bghts,bsgc->btghc", weights, values).reshape(batch, steps, heads * channels)
+    weights = jnp.exp(scores - jax.lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True)))
+    weights = weights.reshape(batch, groups, each * steps, -1)
+    sums = jnp.einsum("bgts,bgsc->bgtc", weights, values)
+    return (sums / jnp.sum(weights, axis=-1, keepdims=True)).reshape(query.shape)
 
 
 class Block(nnx.Module):
@@ -229,16 +279,11 @@ class Trunk(nnx.Module):
 
     def _forward(self, x: Array, segments: Array | None) -> tuple[Array, tuple[LayerCache, ...]]:
         """The outputs, and of every layer all keys and values."""
-        positions, base = np.arange(x.shape[1]), self.config.rope_base
-        age = positions[:, None] - positions[None, :]
-        mask = jnp.asarray((age >= 0) & (age < (self.config.window or len(positions))))[None]
-        if segments is not None:
-            mask = mask & (segments[:, :, None] == segments[:, None, :])
-        layers = []
+        positions, base, layers = np.arange(x.shape[1]), self.config.rope_base, []
         for block in self.blocks:
             query, key, value = block.project(x)
-            attended = attend(rotate(query, positions, base), rotate(key, positions, base), value, mask)
-            x = block.finish(x, attended)
+            turned = rotate(query, positions, base), rotate(key, positions, base)
+            x = block.finish(x, attend_backwards(*turned, value, window=self.config.window, segments=segments))
             layers.append(LayerCache(key, value))
         return self.norm(x), tuple(layers)
 
