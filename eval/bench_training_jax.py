@@ -18,6 +18,7 @@ import optax
 
 from worldmodel.model.language import language_model
 from worldmodel.model.pretrained import load_pretrained
+from worldmodel.training.memory import keep_freed_memory
 from worldmodel.training.precision import bfloat16_products
 
 
@@ -85,6 +86,7 @@ class Training:
 
 
 if __name__ == "__main__":
+    keep_freed_memory()  # as `worldmodel train` does
     training = Training(Path(sys.argv[1]))
     print(json.dumps({"ready": jax.__version__}), flush=True)
     for line in sys.stdin:
