@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from worldmodel.model.transformer import Trunk, TrunkConfig, attend, rotate
+from worldmodel.model.transformer import Trunk, TrunkConfig, attend, attend_backwards, rotate
 
 CONFIG = TrunkConfig(width=24, layers=3, heads=4, kv_heads=2, mlp=31, window=7)
 W = CONFIG.window
@@ -169,14 +169,23 @@ def test_attention_is_the_textbook_formula():
         np.testing.assert_allclose(got[..., h * channels : (h + 1) * channels], want, atol=1e-5)
 
 
-def test_against_jax_dot_product_attention():
-    query, keys, values = normal(5, 2, 13, 4, 6), normal(6, 2, 13, 2, 6), normal(7, 2, 13, 2, 6)
-    positions = np.arange(13)
-    age = positions[:, None] - positions
-    mask = jnp.asarray((age >= 0) & (age < W))[None]
-    reference = jax.jit(partial(jax.nn.dot_product_attention, is_causal=True, local_window_size=(W - 1, 0)))
-    want = reference(query, keys, values).reshape(2, 13, 24)
-    np.testing.assert_allclose(jax.jit(attend)(query, keys, values, mask), want, atol=1e-5)
+@pytest.mark.parametrize(("steps", "window"), [(13, W), (13, None), (131, W), (131, 70), (131, None), (1_031, 67)])
+def test_against_jax_dot_product_attention(steps, window):
+    """Sequences of one block and of several, windows within a block and beyond it."""
+    query, keys, values = normal(5, 2, steps, 4, 6), normal(6, 2, steps, 2, 6), normal(7, 2, steps, 2, 6)
+    local = None if window is None else (window - 1, 0)
+    reference = partial(jax.nn.dot_product_attention, is_causal=True, local_window_size=local)
+
+    def gradients(function):
+        def said(*given):
+            return jnp.sum(jnp.sin(function(*given).reshape(2, steps, 24)))
+
+        return jax.jit(lambda *given: (function(*given), jax.grad(said, (0, 1, 2))(*given)))(query, keys, values)
+
+    want, slopes = gradients(reference)
+    got, found = gradients(partial(attend_backwards, window=window))
+    np.testing.assert_allclose(got, want.reshape(2, steps, 24), atol=1e-5)
+    jax.tree.map(partial(np.testing.assert_allclose, atol=1e-5), found, slopes)
 
 
 @pytest.mark.parametrize(
@@ -187,8 +196,35 @@ def test_against_jax_dot_product_attention():
         ({"kv_heads": 3}, "heads 4 must be a multiple of kv_heads 3"),
         ({"window": 0}, "layers, window and mlp must be at least 1"),
         ({"layers": 0}, "layers, window and mlp must be at least 1"),
+        ({"head_channels": 5}, "head_channels 5 must be even: rotation pairs them"),
+        ({"head_channels": 0}, "head_channels 0 must be even"),
+        ({"rope_base": 0.0}, "rope_base 0.0 and norm_epsilon 1e-06 must be above 0"),
     ],
 )
 def test_impossible_shapes_are_refused(wrong, message):
     with pytest.raises(ValueError, match=message):
         TrunkConfig(**wrong)
+
+
+@pytest.mark.parametrize("window", [None, 1, 3, 11, 12])
+def test_pairs_that_attention_sees_are_counted(window):
+    age = np.arange(11)[:, None] - np.arange(11)
+    mask = (age >= 0) & (age < (window or 11))
+    assert TrunkConfig(window=window).seen(11) == mask.sum()
+
+
+def test_documents_packed_into_a_row_do_not_see_each_other(trunk, inputs):
+    lengths = (11, 1, 23)
+    ends = np.cumsum(lengths)
+    segments = np.repeat(np.arange(3), lengths)[None].repeat(BATCH, 0)
+    packed = jax.jit(trunk.__call__)(inputs[:, : ends[-1]], jnp.asarray(segments))
+    for start, end in zip(ends - lengths, ends, strict=True):
+        np.testing.assert_allclose(packed[:, start:end], trunk(inputs[:, start:end]), atol=1e-5)
+
+
+def test_heads_may_be_wider_than_their_share():
+    config = TrunkConfig(width=10, layers=1, heads=3, kv_heads=1, mlp=7, window=None, head_channels=8, qk_norm=False)
+    block = Trunk(config, rng=np.random.default_rng(0)).blocks[0]
+    assert block.qkv.kernel.shape == (10, 3 * 8 + 2 * 8)
+    assert block.output.kernel.shape == (24, 10)
+    assert block.norm_query is None

@@ -108,8 +108,10 @@ def run(options: Options) -> dict[str, Any]:
 
 def _train(options: Options, out: pathlib.Path, corpora: dict[str, Any], config: TrainingConfig) -> dict[str, Any]:
     from worldmodel.cli.progress import TrainingBar
+    from worldmodel.training.memory import keep_freed_memory
     from worldmodel.training.stopping import Stopped
 
+    keep_freed_memory()
     synthetic = _count_synthetic(corpora)
     last: dict[str, Any] = {}
     stopped = False

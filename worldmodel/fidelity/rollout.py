@@ -237,7 +237,7 @@ def open_loop(
         return {"horizons": None, "error": None, "divergence_horizon": None, "why": f"{kind}: no distance between them"}
     steps, note = _reachable(columns, horizon)
     episodes, first = draw_starts(columns, steps, starts, seed)
-    shown = world.dynamics.config.trunk.window - 1
+    shown = world.dynamics.config.window - 1
     before, after = gather(columns, episodes, first - shown, shown), gather(columns, episodes, first, steps)
     central, sampled = open_loop_paths(world, before, after, seed)
     active, scale = np.array(_active_numbers(codec)), np.array(codec.scale)

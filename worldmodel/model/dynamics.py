@@ -238,7 +238,7 @@ class StepDynamics:
 
     def _empty_cache(self, rows: int) -> tuple[LayerCache, ...]:
         c = self.config.trunk
-        zeros = jnp.zeros((self.members, rows, c.window, c.kv_heads, c.head_width), jnp.float32)
+        zeros = jnp.zeros((self.members, rows, self.config.window, c.kv_heads, c.head_width), jnp.float32)
         return tuple(LayerCache(zeros, zeros) for _ in range(c.layers))
 
     def _trunk(self, params: Params, state: StepState, action: PyTree) -> tuple[Array, tuple[LayerCache, ...]]:
@@ -252,7 +252,7 @@ class StepDynamics:
         return self._over_members(params, lambda model, h, *r: method(model, h, *r), (h,), rows)
 
     def _absorb(self, state: StepState, cache, obs: PyTree, reward: Array) -> StepState:
-        seen = jnp.minimum(state.seen + 1, self.config.trunk.window)
+        seen = jnp.minimum(state.seen + 1, self.config.window)
         before = state.observation if self.codec.looks_back else None
         return dataclasses.replace(state, cache=cache, seen=seen, observation=obs, reward=reward, before=before)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -25,14 +24,13 @@ from worldmodel.model.heads import (
     LeafHead,
     Perceptron,
 )
+from worldmodel.model.params import Params, Skeleton, filled, skeleton
 from worldmodel.model.reward import RewardHead
 from worldmodel.model.transformer import Dense, LayerCache, Trunk, TrunkConfig
 from worldmodel.model.tree import TreeHead, TreeReader
 
 PARTS = ("observation", "reward", "terminated")
 """Order of the last axis of every log-probability."""
-
-Params = Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +48,14 @@ class StepConfig:
     def __post_init__(self):
         if min(self.chain_hidden, self.components, self.head_hidden, self.members) < 1:
             raise ValueError("chain_hidden, components, head_hidden and members must be at least 1")
+        if self.trunk.window is None:
+            raise ValueError("a step model needs a window: how long its episodes get is not known beforehand")
+
+    @property
+    def window(self) -> int:
+        """Steps that attention sees, the present one included."""
+        assert self.trunk.window is not None
+        return self.trunk.window
 
 
 class Draw(NamedTuple):
@@ -208,10 +214,7 @@ def _observation_head(
 
 def step_model(config: StepConfig, codec: StepCodec, params: Params) -> StepModel:
     """The module of one member around its parameters (no leading axis)."""
-    graph, template = _skeleton(config, codec)
-    state = jax.tree.map(lambda leaf: leaf, template)  # a copy: the next line writes into it
-    nnx.replace_by_pure_dict(state, dict(params))
-    return nnx.merge(graph, state)
+    return filled(_skeleton(config, codec), params)
 
 
 def abstract_params(config: StepConfig, codec: StepCodec) -> Params:
@@ -230,5 +233,5 @@ def init_params(config: StepConfig, codec: StepCodec, seed: int) -> Params:
 
 
 @cache
-def _skeleton(config: StepConfig, codec: StepCodec):
-    return nnx.split(nnx.eval_shape(lambda: StepModel(config, codec, rng=np.random.default_rng(0))))
+def _skeleton(config: StepConfig, codec: StepCodec) -> Skeleton:
+    return skeleton(lambda: StepModel(config, codec, rng=np.random.default_rng(0)))

@@ -123,7 +123,8 @@ def codec_of(spec: Spec, columns: Columns) -> StepCodec:
 def _with_defaults(found: Mapping[str, Any]) -> dict[str, Any]:
     """A configuration of before an option existed asked for what is now the option's default."""
     defaults = dataclasses.asdict(TrainingConfig())
-    model = {**defaults.pop("model"), **found.get("model", {})}
+    default, made = defaults.pop("model"), found.get("model", {})
+    model = {**default, **made, "trunk": {**default["trunk"], **made.get("trunk", {})}}
     return {**found, "model": model, "training": {**defaults, **found.get("training", {})}}
 
 

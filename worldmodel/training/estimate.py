@@ -78,8 +78,8 @@ def step_flops(model: StepConfig, parameters: int, batch_size: int, length: int)
     Each position passes through one member. `parameters` are one member's.
     """
     trunk = model.trunk
-    seen = sum(min(t + 1, trunk.window) for t in range(length))
-    return batch_size * (6.0 * parameters * length + 12.0 * trunk.layers * trunk.width * seen)
+    attention = 12.0 * trunk.layers * trunk.query_width * trunk.seen(length)
+    return batch_size * (6.0 * parameters * length + attention)
 
 
 def estimate(
