@@ -42,7 +42,7 @@ from worldmodel.corpus import Columns, open_corpus, write_corpus
 from worldmodel.fidelity import cluster_mean_interval, crps_fair, divergence_horizon, rmst_interval
 from worldmodel.fidelity.pets import fit
 from worldmodel.fidelity.replay import draw_starts, gather, open_loop_paths, teacher_forced
-from worldmodel.fidelity.rollout import one_step
+from worldmodel.fidelity.single_steps import one_step
 from worldmodel.training import WorldModel, train
 from worldmodel.training.claim import codec_of
 from worldmodel.training.recipes import VECTORS

@@ -23,7 +23,7 @@ from worldmodel.agents.evaluate import real_episodes
 from worldmodel.agents.ppo import load_policy
 from worldmodel.agents.record import record
 from worldmodel.corpus import Columns, open_corpus
-from worldmodel.fidelity.rollout import one_step
+from worldmodel.fidelity.single_steps import one_step
 
 FRESH_SEED = 31_337
 

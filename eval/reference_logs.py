@@ -31,7 +31,7 @@ import numpy as np
 
 from worldmodel.corpus import Columns
 from worldmodel.fidelity.replay import gather, open_loop_paths
-from worldmodel.fidelity.rollout import one_step
+from worldmodel.fidelity.single_steps import one_step
 from worldmodel.training import WorldModel, train
 from worldmodel.training.recipes import VECTORS
 from worldmodel.trajectory import Spec, Trajectory

@@ -242,6 +242,7 @@ def _measure(
         episodes=config.panel_episodes,
         seed=config.seed + PANEL_SEED,
         ledger=ledger,
+        optimised="final",
     )
     found = probed.to_json()
     summary = summarise(corpus)

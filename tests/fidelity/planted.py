@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -56,6 +57,26 @@ def log_episode(seed: int, *, noise: float = 0.0, steps: int = LIMIT) -> Traject
         truncated=len(actions) == LIMIT and not ended,
         info={"id": str(seed)},
     )
+
+
+class PlantedEnv(gymnasium.Env):
+    """The same as a real environment, `Planted-v0`."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (3,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.obs = self.before = np.array([*self.np_random.normal(0.0, 0.2, 2), CONSTANT], np.float32)
+        return self.obs, {}
+
+    def step(self, action):
+        self.obs, self.before = following(self.obs, self.before, np.asarray(action)), self.obs
+        return self.obs, float(self.obs[0]), bool(self.obs[0] > END), False, {}
+
+
+gymnasium.register("Planted-v0", entry_point=PlantedEnv, max_episode_steps=LIMIT)
+REAL = dataclasses.replace(SPEC, env_id="Planted-v0")
 
 
 def log(episodes: int, *, noise: float = 0.0, first: int = 0) -> Columns:

@@ -186,6 +186,18 @@ def test_crps_equals_the_pairwise_form_and_fair_is_unbiased_in_size():
     assert one_step.crps_ensemble(pool[:2], truth).mean() > expected + 0.2
 
 
+def test_crps_agrees_with_scoringrules():
+    scoringrules = pytest.importorskip("scoringrules", reason="scoringrules is not installed: it is in the dev extra")
+    rng = np.random.default_rng(3)
+    x, y = rng.normal(size=(9, 31)), rng.normal(size=31)
+    fair = scoringrules.crps_ensemble(y, x.T, estimator="fair")
+    np.testing.assert_allclose(one_step.crps_fair(x, y), fair, atol=1e-6)
+    np.testing.assert_allclose(
+        one_step.crps_ensemble(x, y), scoringrules.crps_ensemble(y, x.T, estimator="nrg"), atol=1e-6
+    )
+    np.testing.assert_allclose(scoringrules.crps_normal(0.0, 0.0, 1.0), 0.2337, atol=5e-5)
+
+
 def test_crps_errors():
     with pytest.raises(ValueError, match="at least 2 samples; got 1"):
         one_step.crps_fair(np.zeros((1, 3)), np.zeros(3))

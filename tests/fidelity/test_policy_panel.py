@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.fidelity.planted import END, LIMIT, SPEC, following, log, planted_world
+from tests.fidelity.planted import END, LIMIT, REAL, SPEC, following, log, planted_world
 from worldmodel.agents.counting import StepLedger
 from worldmodel.agents.evaluate import real_episodes
 from worldmodel.agents.policies import random_policy
@@ -15,7 +15,6 @@ from worldmodel.fidelity.policy_panel import panel, simulated_returns
 from worldmodel.simulator import DEFAULT_TIME_LIMIT
 
 COLUMNS = log(20)
-CARTPOLE = dataclasses.replace(SPEC, env_id="CartPole-v1")
 
 
 def push(obs: jax.Array, key: jax.Array) -> jax.Array:
@@ -59,10 +58,9 @@ def test_the_seed_decides_and_differs():
 
 
 def test_panel_pairs_simulation_with_reality_and_counts_steps():
-    # The policies look at nothing, so that the real environment may be another than the simulated one.
     world, ledger = planted_world(COLUMNS, noise=0.05), StepLedger()
-    policies = {"random": random_policy(CARTPOLE), "left": pull}
-    known = real_episodes(CARTPOLE, pull, episodes=4, seed=9, ledger=StepLedger())
+    policies = {"random": random_policy(REAL), "left": pull}
+    known = real_episodes(REAL, pull, episodes=4, seed=9, ledger=StepLedger())
     out = panel(
         world,
         policies,
@@ -70,30 +68,37 @@ def test_panel_pairs_simulation_with_reality_and_counts_steps():
         real_episodes=5,
         seed=0,
         ledger=ledger,
-        spec=CARTPOLE,
+        spec=REAL,
         already_run={"left": known},
+        optimised="left",
     )
     assert [entry["name"] for entry in out["policies"]] == ["random", "left"]
     assert [entry["episodes"] for entry in out["policies"]] == [5, 4]
     assert [entry["sim_return"]["n"] for entry in out["policies"]] == [6, 6]
-    assert out["policies"][1]["real_return"]["mean"] == np.mean([len(t) for t in known])
-    fresh = real_episodes(CARTPOLE, policies["random"], episodes=5, seed=0, ledger=StepLedger())
-    assert out["policies"][0]["real_return"]["mean"] == np.mean([len(t) for t in fresh])
+    assert out["policies"][1]["real_return"]["mean"] == pytest.approx(np.mean([t.total_reward for t in known]))
+    fresh = real_episodes(REAL, policies["random"], episodes=5, seed=0, ledger=StepLedger())
+    assert out["policies"][0]["real_return"]["mean"] == pytest.approx(np.mean([t.total_reward for t in fresh]))
     # Only the policy without known episodes took real steps.
     assert ledger.to_json() == {"evaluation": sum(map(len, fresh))}
     assert out["ranking"]["n_policies"] == 2 and out["ranking"]["mmrv_convention"] == "real_gap_xor"
+    means = [entry["sim_return"]["mean"] - entry["real_return"]["mean"] for entry in out["policies"]]
+    gap = out["ranking"]["exploitation_gap"]
+    assert (gap["gap"]["mean"], gap["others"]["mean"]) == pytest.approx((means[1], means[0]))
+    for entry in out["policies"]:
+        assert entry["run_to_run"]["runs"] == 2 and entry["prediction_powered"]["n"] == entry["episodes"]
+        assert {"floor", "p", "excess"} <= set(entry["spread_ratio"]) & set(entry["worst_decile_error"])
+    with pytest.raises(ValueError, match="optimised policy 'best' is unknown; known: random, left"):
+        panel(world, policies, ledger=ledger, optimised="best")
 
 
 def test_one_policy_has_no_ranking():
-    out = panel(
-        planted_world(COLUMNS), {"left": pull}, sim_episodes=2, real_episodes=2, ledger=StepLedger(), spec=CARTPOLE
-    )
+    out = panel(planted_world(COLUMNS), {"left": pull}, sim_episodes=2, real_episodes=2, ledger=StepLedger(), spec=REAL)
     assert out["ranking"] is None and out["why"] == "a ranking needs at least 2 policies; there is 1"
 
 
 def test_a_simulator_that_breaks_has_no_ranking():
     world = planted_world(COLUMNS, bias=(np.nan, 0.0))
-    known = {name: real_episodes(CARTPOLE, pull, episodes=2, seed=0, ledger=StepLedger()) for name in "ab"}
+    known = {name: real_episodes(REAL, pull, episodes=2, seed=0, ledger=StepLedger()) for name in "ab"}
     out = panel(world, {"a": pull, "b": push}, sim_episodes=2, ledger=StepLedger(), already_run=known)
     assert out["ranking"] is None and out["why"] == "simulated returns of 'a' are not finite"
     assert out["policies"][0]["sim_return"]["mean"] is None

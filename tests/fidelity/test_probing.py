@@ -10,7 +10,7 @@ import pytest
 
 import worldmodel as wm
 import worldmodel.fidelity as fidelity
-from tests.fidelity.planted import SPEC, log, planted_world
+from tests.fidelity.planted import REAL, log, planted_world
 from tests.support import untrained_model, untrained_run
 from worldmodel.agents.counting import StepLedger
 from worldmodel.agents.policies import random_policy
@@ -50,12 +50,12 @@ def test_all_sections_from_a_run_and_a_corpus_on_disk(tmp_path):
     # Every real step is on the books: the policies' own, and those of the yardstick.
     taken = sum(len(t) for trajectories in report.episodes.values() for t in trajectories)
     assert out["real_steps"] == {"evaluation": taken, "noise_reference": out["rollout"]["one_step_noise_steps"]}
-    assert set(out["seconds"]) == {"one_step", "rollout", "real_episodes", "sim_episodes"}
+    assert set(out["seconds"]) == {"one_step", "rollout", "real_episodes", "sim_episodes", "visits"}
 
 
 def test_what_was_not_given_is_null_beside_why():
     out = probe(untrained_model()).to_json()
-    assert [out[name] for name in ("one_step", "rollout", "policies", "ranking")] == [None] * 4
+    assert [out[name] for name in ("one_step", "rollout", "policies", "ranking", "visits")] == [None] * 5
     assert out["why"]["one_step"] == out["why"]["rollout"] == "no corpus was given"
     assert out["why"]["policies"] == "no policies were given"
     assert out["real_steps"] == {}
@@ -74,9 +74,8 @@ def test_another_real_environment_of_the_same_spaces():
 
 
 def test_the_same_seed_gives_the_same_report():
-    # The policies look at nothing, so that the real environment may be another than the simulated one.
-    columns, spec = log(12), dataclasses.replace(SPEC, env_id="CartPole-v1")
-    world, policies = planted_world(columns, spec=spec, noise=0.05), {"random": random_policy(spec), "left": left}
+    columns = log(12)
+    world, policies = planted_world(columns, spec=REAL, noise=0.05), {"random": random_policy(REAL), "left": left}
     one, two = (probe(world, policies=policies, corpus=columns, **SMALL).to_json() for _ in range(2))
     assert {k: v for k, v in one.items() if k != "seconds"} == {k: v for k, v in two.items() if k != "seconds"}
 
@@ -88,6 +87,7 @@ def test_the_same_seed_gives_the_same_report():
         ({"real": "Pendulum-v1"}, "observation space of Pendulum-v1 is"),
         ({"policies": {}}, "policies is empty"),
         ({"episodes": 0}, "episodes is 0; at least 1 is needed"),
+        ({"policies": {"left": left}, "optimised": "final"}, "optimised policy 'final' is unknown; known: left"),
         ({"corpus": log(3)}, r"corpus: observation has shape \(3,\); the space has \(4,\)"),
     ],
 )

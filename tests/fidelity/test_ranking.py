@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from worldmodel.fidelity import ranking
+from worldmodel.fidelity import rank_metrics, ranking
 from worldmodel.fidelity.estimates import json_safe
 
 TINY = {"sim": (0.1, 0.5, 0.4), "real": (0.2, 0.6, 0.9)}
@@ -26,12 +26,12 @@ def bernoulli(rates, episodes, seed):
 @pytest.mark.parametrize(
     ("metric", "value"),
     [
-        (ranking.mae, 0.2333),
-        (ranking.pearson, 0.7751),
-        (ranking.spearman, 0.5),
-        (ranking.kendall, 0.3333),
-        (ranking.mmrv, 0.2),
-        (ranking.top1_agreement, 0.0),
+        (rank_metrics.mae, 0.2333),
+        (rank_metrics.pearson, 0.7751),
+        (rank_metrics.spearman, 0.5),
+        (rank_metrics.kendall, 0.3333),
+        (rank_metrics.mmrv, 0.2),
+        (rank_metrics.top1_agreement, 0.0),
     ],
 )
 def test_reference_values(metric, value):
@@ -40,21 +40,21 @@ def test_reference_values(metric, value):
 
 def test_mmrv_is_asymmetric_and_its_convention_is_declared():
     swapped = {"sim": TINY["real"], "real": TINY["sim"]}
-    assert ranking.mmrv(**swapped) == pytest.approx(0.0667, abs=5e-5)
-    assert ranking.mmrv(**TINY, convention="sim_gap_xor") == pytest.approx(0.0667, abs=5e-5)
-    assert ranking.mmrv(**TIED) == pytest.approx(0.2)
-    assert ranking.mmrv(**TIED, convention="real_gap_strict") == 0.0
+    assert rank_metrics.mmrv(**swapped) == pytest.approx(0.0667, abs=5e-5)
+    assert rank_metrics.mmrv(**TINY, convention="sim_gap_xor") == pytest.approx(0.0667, abs=5e-5)
+    assert rank_metrics.mmrv(**TIED) == pytest.approx(0.2)
+    assert rank_metrics.mmrv(**TIED, convention="real_gap_strict") == 0.0
     with pytest.raises(ValueError, match="'simpler' is unknown; known: real_gap_xor, sim_gap_xor, real_gap_strict"):
-        ranking.mmrv(**TINY, convention="simpler")
+        rank_metrics.mmrv(**TINY, convention="simpler")
 
 
 def test_regrets():
-    assert ranking.regret_at_k(**TINY) == pytest.approx(0.3)
-    assert ranking.regret_at_k(**TINY, normalized=True) == pytest.approx(0.3333, abs=5e-5)
-    assert ranking.regret_at_k(**TINY, k=2) == 0.0
+    assert rank_metrics.regret_at_k(**TINY) == pytest.approx(0.3)
+    assert rank_metrics.regret_at_k(**TINY, normalized=True) == pytest.approx(0.3333, abs=5e-5)
+    assert rank_metrics.regret_at_k(**TINY, k=2) == 0.0
     other = {"sim": (0.9, 0.1, 0.5), "real": (0.9, 0.6, 0.2), "k": 2}
-    assert ranking.regret_at_k(**other) == 0.0
-    assert ranking.regret_at_k(**other, convention="scope_rl") == pytest.approx(0.4)
+    assert rank_metrics.regret_at_k(**other) == 0.0
+    assert rank_metrics.regret_at_k(**other, convention="scope_rl") == pytest.approx(0.4)
 
 
 def test_regret_of_ties_is_the_expectation_over_their_order():
@@ -65,28 +65,60 @@ def test_regret_of_ties_is_the_expectation_over_their_order():
         dope = np.mean([9.0 - real[o].max() for o in orders])
         scope = np.mean([np.sort(real)[-k:].sum() - real[o].sum() for o in orders])
         # Four standard errors at most: the losses of an order differ by 9 or less.
-        assert ranking.regret_at_k(sim=sim, real=real, k=k) == pytest.approx(dope, abs=0.2)
-        assert ranking.regret_at_k(sim=sim, real=real, k=k, convention="scope_rl") == pytest.approx(scope, abs=0.2)
-    assert ranking.regret_at_k(sim=[1.0, 1.0], real=[0.0, 1.0]) == 0.5
+        assert rank_metrics.regret_at_k(sim=sim, real=real, k=k) == pytest.approx(dope, abs=0.2)
+        assert rank_metrics.regret_at_k(sim=sim, real=real, k=k, convention="scope_rl") == pytest.approx(scope, abs=0.2)
+    assert rank_metrics.regret_at_k(sim=[1.0, 1.0], real=[0.0, 1.0]) == 0.5
+
+
+def test_line_of_calibration():
+    assert rank_metrics.calibration_line(sim=[1.0, 2.0, 4.0], real=[5.0, 8.0, 14.0]) == pytest.approx((3.0, 2.0))
+    rng = np.random.default_rng(0)
+    sim, real = rng.normal(size=(2, 9))
+    fitted = stats.linregress(sim, real)
+    assert rank_metrics.calibration_line(sim=sim, real=real) == pytest.approx((fitted.slope, fitted.intercept))
+    assert all(math.isnan(v) for v in rank_metrics.calibration_line(sim=[1.0, 1.0], real=[1.0, 2.0]))
+
+
+def test_many_panels_at_once_are_the_same_as_one_at_a_time():
+    sim, real = np.random.default_rng(1).integers(0, 4, (2, 30, 6)).astype(float)
+    for convention in rank_metrics.REGRET_CONVENTIONS:
+        for k in (1, 3, 6):
+            rows = rank_metrics.regret_rows(sim, real, k, convention)
+            for row, s, r in zip(rows, sim, real, strict=True):
+                assert row == pytest.approx(rank_metrics.regret_at_k(sim=s, real=r, k=k, convention=convention))
+
+
+def test_a_panel_has_every_metric_beside_its_floor():
+    rates = np.linspace(0.1, 0.9, 5)
+    panel = ranking.rank_panel(list("abcde"), bernoulli(rates, 300, 0), bernoulli(rates, 100, 1), seed=0)
+    for name in ("top1_agreement", "regret_at_3", "regret_at_3_scope_rl", "calibration_slope", "calibration_intercept"):
+        assert panel[name]["lo"] <= panel[name]["mean"] <= panel[name]["hi"]
+        assert panel["noise_floor"][name]["p"] > 0.01 and panel["excess"][name]["mean"] is not None
+    assert panel["calibration_slope"]["lo"] < 1.0 < panel["calibration_slope"]["hi"]
+    assert set(panel["noise_floor"]["calibration_slope"]) == {"mean", "q05", "q95", "p"}
+    exaggerated = [2 * v for v in bernoulli(rates, 300, 0)]
+    panel = ranking.rank_panel(list("abcde"), exaggerated, bernoulli(rates, 100, 1), seed=0)
+    assert panel["calibration_slope"]["hi"] < 0.7 and panel["noise_floor"]["calibration_slope"]["p"] < 0.01
+    assert "regret_at_3" not in ranking.rank_panel(["a", "b"], [[1.0, 2.0]] * 2, [[1.0, 2.0]] * 2, seed=0)
 
 
 def test_regret_errors():
     with pytest.raises(ValueError, match="k=4; it must be between 1 and the 3 policies"):
-        ranking.regret_at_k(**TINY, k=4)
+        rank_metrics.regret_at_k(**TINY, k=4)
     with pytest.raises(ValueError, match=r"best real return, which is -1\.0"):
-        ranking.regret_at_k(sim=[1.0, 2.0], real=[-1.0, -2.0], normalized=True)
+        rank_metrics.regret_at_k(sim=[1.0, 2.0], real=[-1.0, -2.0], normalized=True)
     with pytest.raises(ValueError, match="'sum' is unknown; known: dope, scope_rl"):
-        ranking.regret_at_k(**TINY, convention="sum")
+        rank_metrics.regret_at_k(**TINY, convention="sum")
 
 
 def test_arguments_go_by_keyword_and_are_checked():
-    for metric in (ranking.pearson, ranking.mae, ranking.mmrv, ranking.regret_at_k):
+    for metric in (rank_metrics.pearson, rank_metrics.mae, rank_metrics.mmrv, rank_metrics.regret_at_k):
         with pytest.raises(TypeError):
             metric(TINY["sim"], TINY["real"])
     with pytest.raises(ValueError, match=r"shapes \[2\] and \[3\]"):
-        ranking.mae(sim=[1.0, 2.0], real=[1.0, 2.0, 3.0])
+        rank_metrics.mae(sim=[1.0, 2.0], real=[1.0, 2.0, 3.0])
     with pytest.raises(ValueError, match=r"real\[1\] is not finite"):
-        ranking.mae(sim=[1.0, 2.0], real=[1.0, math.nan])
+        rank_metrics.mae(sim=[1.0, 2.0], real=[1.0, math.nan])
 
 
 def test_correlations_equal_scipy_and_are_nan_for_a_constant():
@@ -94,10 +126,10 @@ def test_correlations_equal_scipy_and_are_nan_for_a_constant():
     for _ in range(20):
         sim, real = rng.integers(0, 5, (2, 7)).astype(float)
         if np.ptp(sim) and np.ptp(real):
-            assert ranking.pearson(sim=sim, real=real) == pytest.approx(stats.pearsonr(sim, real)[0])
-            assert ranking.spearman(sim=sim, real=real) == pytest.approx(stats.spearmanr(sim, real)[0])
-            assert ranking.kendall(sim=sim, real=real) == pytest.approx(stats.kendalltau(sim, real)[0])
-    for metric in (ranking.pearson, ranking.spearman, ranking.kendall):
+            assert rank_metrics.pearson(sim=sim, real=real) == pytest.approx(stats.pearsonr(sim, real)[0])
+            assert rank_metrics.spearman(sim=sim, real=real) == pytest.approx(stats.spearmanr(sim, real)[0])
+            assert rank_metrics.kendall(sim=sim, real=real) == pytest.approx(stats.kendalltau(sim, real)[0])
+    for metric in (rank_metrics.pearson, rank_metrics.spearman, rank_metrics.kendall):
         assert math.isnan(metric(sim=[1.0, 1.0, 1.0], real=[1.0, 2.0, 3.0]))
 
 
@@ -105,17 +137,17 @@ def test_correlations_equal_scipy_and_are_nan_for_a_constant():
 @settings(max_examples=60)
 def test_mmrv_invariances(panel, scale, shift, random):
     sim, real = panel
-    base = ranking.mmrv(sim=sim, real=real)
+    base = rank_metrics.mmrv(sim=sim, real=real)
     assert 0.0 <= base <= np.ptp(real)
     # Only the order of the simulated returns matters; real returns may be shifted, and scale with the result.
-    assert ranking.mmrv(sim=np.exp(sim / 4), real=real) == pytest.approx(base)
-    assert ranking.mmrv(sim=sim, real=scale * real + shift) == pytest.approx(scale * base)
+    assert rank_metrics.mmrv(sim=np.exp(sim / 4), real=real) == pytest.approx(base)
+    assert rank_metrics.mmrv(sim=sim, real=scale * real + shift) == pytest.approx(scale * base)
     order = list(range(len(sim)))
     random.shuffle(order)
-    assert ranking.mmrv(sim=sim[order], real=real[order]) == pytest.approx(base)
-    assert ranking.mmrv(sim=real, real=real) == 0.0
-    assert ranking.mmrv(sim=sim, real=real, convention="real_gap_strict") <= base
-    assert ranking.mmrv(sim=sim, real=real, convention="sim_gap_xor") == pytest.approx(by_hand_sim_gap(sim, real))
+    assert rank_metrics.mmrv(sim=sim[order], real=real[order]) == pytest.approx(base)
+    assert rank_metrics.mmrv(sim=real, real=real) == 0.0
+    assert rank_metrics.mmrv(sim=sim, real=real, convention="real_gap_strict") <= base
+    assert rank_metrics.mmrv(sim=sim, real=real, convention="sim_gap_xor") == pytest.approx(by_hand_sim_gap(sim, real))
 
 
 def by_hand_sim_gap(sim, real):
@@ -131,12 +163,12 @@ def by_hand_sim_gap(sim, real):
 def test_regret_is_never_negative_and_falls_with_k(panel, k):
     sim, real = panel
     k = min(k, len(sim))
-    regret = [ranking.regret_at_k(sim=sim, real=real, k=i) for i in range(1, len(sim) + 1)]
+    regret = [rank_metrics.regret_at_k(sim=sim, real=real, k=i) for i in range(1, len(sim) + 1)]
     assert regret[-1] == 0.0
     assert min(regret) >= 0.0
     assert all(a >= b - 1e-9 for a, b in itertools.pairwise(regret))
-    assert ranking.regret_at_k(sim=sim, real=real, k=k, convention="scope_rl") >= 0.0
-    assert ranking.regret_at_k(sim=real, real=real, k=k) == 0.0
+    assert rank_metrics.regret_at_k(sim=sim, real=real, k=k, convention="scope_rl") >= 0.0
+    assert rank_metrics.regret_at_k(sim=real, real=real, k=k) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -189,7 +221,7 @@ def test_a_simulator_that_inverts_the_ranking_exceeds_the_floor():
     assert panel["mmrv"]["mean"] > panel["noise_floor"]["mmrv"]["q95"]
     assert panel["noise_floor"]["mmrv"]["p"] == pytest.approx(1 / 1001)
     assert panel["regret_at_1"]["mean"] > 0.5
-    assert panel["top1_agreement"] == 0.0
+    assert panel["top1_agreement"]["mean"] == 0.0
 
 
 def test_panel_is_json_and_equals_the_metrics():
@@ -198,10 +230,10 @@ def test_panel_is_json_and_equals_the_metrics():
     assert json_safe(panel) == json.loads(json.dumps(panel, allow_nan=False))
     means = {"sim": [v.mean() for v in sim], "real": [v.mean() for v in real]}
     for name in ("pearson", "spearman", "kendall", "mae", "mmrv"):
-        assert panel[name]["mean"] == pytest.approx(getattr(ranking, name)(**means))
+        assert panel[name]["mean"] == pytest.approx(getattr(rank_metrics, name)(**means))
         assert panel[name]["lo"] <= panel[name]["mean"] <= panel[name]["hi"]
         assert panel["excess"][name]["mean"] == pytest.approx(panel[name]["mean"] - panel["noise_floor"][name]["mean"])
-    assert panel["regret_at_1"]["mean"] == pytest.approx(ranking.regret_at_k(**means))
+    assert panel["regret_at_1"]["mean"] == pytest.approx(rank_metrics.regret_at_k(**means))
     assert panel["mmrv_convention"] == "real_gap_xor"
     assert (panel["n_policies"], panel["mmrv"]["n"]) == (3, 60)
     assert panel["smallest_permutation_p"] == pytest.approx(0.167, abs=5e-4)

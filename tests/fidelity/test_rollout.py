@@ -16,7 +16,8 @@ from worldmodel.corpus.columns import Columns
 from worldmodel.fidelity.noise_reference import PHASE, noise_reference
 from worldmodel.fidelity.paired import paired_rollout
 from worldmodel.fidelity.replay import draw_starts, gather, open_loop_paths, teacher_forced
-from worldmodel.fidelity.rollout import one_step, open_loop
+from worldmodel.fidelity.rollout import open_loop
+from worldmodel.fidelity.single_steps import one_step
 from worldmodel.trajectory import Spec
 
 COLUMNS = log(30)

@@ -42,6 +42,17 @@ def test_a_bad_simulator_is_not():
     assert "the longest measured" in line
 
 
+def test_steps_are_judged_where_policies_go():
+    entries = [
+        {"name": name, "nrmse": estimate(error, 0.01), "persistence_nrmse": 1.0}
+        for name, error in (("near", 0.02), ("far", 0.34))
+    ]
+    found = {f.topic: f for f in findings({**cartpole_report(), "visits": {"by_policy": entries}})}
+    assert found["steps"].grade == "care" and "on the logs, but 34% where policy 'far' goes" in found["steps"].text
+    near = findings({**cartpole_report(), "visits": {"by_policy": entries[:1]}})
+    assert {f.topic: f.grade for f in near}["steps"] == "yes"
+
+
 @pytest.mark.parametrize(
     ("path", "value", "topic", "grade", "words"),
     [

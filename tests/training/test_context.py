@@ -8,7 +8,7 @@ import pytest
 from worldmodel.corpus import Columns, open_corpus, write_corpus
 from worldmodel.envs.gymnasium import SimEnv
 from worldmodel.envs.vector import SimVectorEnv
-from worldmodel.fidelity.rollout import one_step
+from worldmodel.fidelity.single_steps import one_step
 from worldmodel.spaces import box
 from worldmodel.training import TrainingConfig, load, train
 from worldmodel.training.presets import PRESETS

@@ -7,7 +7,8 @@ import pytest
 
 from worldmodel.corpus import Columns
 from worldmodel.envs.gymnasium import SimEnv
-from worldmodel.fidelity.rollout import one_step, open_loop
+from worldmodel.fidelity.rollout import open_loop
+from worldmodel.fidelity.single_steps import one_step
 from worldmodel.spaces import box
 from worldmodel.training import train
 from worldmodel.training.presets import PRESETS

@@ -14,6 +14,8 @@ import tyro
 class Options:
     """Compares a world model with logs it never saw and, policy by policy, with the real environment.
 
+    The last policy of the ladder, the run's own, is the one that was optimised in the simulator.
+
     Example: worldmodel probe runs/quickstart --corpus runs/quickstart/corpus
     """
 
@@ -31,6 +33,8 @@ class Options:
     """Simulated episodes of each policy."""
     horizon: int = 50
     """Longest open-loop rollout, in steps."""
+    full: bool = False
+    """Judge single steps on more transitions, and the samples under each policy too: several times as long."""
     seed: int = 0
     """Of everything drawn."""
     json: bool = False
@@ -39,20 +43,23 @@ class Options:
 
 def run(options: Options) -> dict[str, Any]:
     """Probes; prints and returns the report."""
-    from worldmodel.fidelity import probe
+    from worldmodel.fidelity import FULL, QUICK, probe
     from worldmodel.report import verdict
     from worldmodel.training import load
 
     world = load(options.run)
+    policies = _policies(options, world)
     report = probe(
         world,
         options.real,
-        policies=_policies(options, world),
+        policies=policies,
         corpus=options.corpus,
         episodes=options.episodes,
         sim_episodes=options.sim_episodes,
         horizon=options.horizon,
         seed=options.seed,
+        effort=FULL if options.full else QUICK,
+        optimised=None if policies is None else list(policies)[-1],
     ).to_json()
     report["verdict"] = verdict(report)
     print(json.dumps(report, allow_nan=False) if options.json else report["verdict"])

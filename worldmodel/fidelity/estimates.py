@@ -223,6 +223,40 @@ def cluster_mean_interval(
     return cluster_ratio_interval(values, np.ones_like(values), cluster_ids, seed, repetitions=repetitions)
 
 
+def cluster_rate_interval(
+    events: Values,
+    among: Values,
+    cluster_ids: Values | None = None,
+    seed: int = 0,
+    *,
+    why: str = "there is nothing to count among",
+) -> Estimate:
+    """Share of `events` among the rows `among`, bool `[N]` both, resampling whole clusters.
+
+    The interval is the hull of that and of Clopper and Pearson's, because a resample that holds no event has no width.
+    """
+    counted = np.asarray(among, bool)
+    hits = np.asarray(events, bool) & counted
+    if not counted.any():
+        return Estimate(None, None, None, 0, why)
+    bootstrap = cluster_ratio_interval(hits, counted, cluster_ids, seed)
+    return widened(bootstrap, *clopper_pearson(int(hits.sum()), int(counted.sum())))
+
+
+def clopper_pearson(events: int, trials: int) -> tuple[float, float]:
+    """Exact 95% interval of a binomial rate."""
+    lo = 0.0 if events == 0 else float(stats.beta.ppf(0.025, events, trials - events + 1))
+    hi = 1.0 if events == trials else float(stats.beta.ppf(0.975, events + 1, trials - events))
+    return lo, hi
+
+
+def widened(estimate: Estimate, lo: float, hi: float) -> Estimate:
+    """The estimate with an interval that holds `[lo, hi]`, too; one that could not be formed stays missing."""
+    if estimate.lo is None or estimate.hi is None:
+        return estimate
+    return dataclasses.replace(estimate, lo=min(estimate.lo, lo), hi=max(estimate.hi, hi))
+
+
 def median_draws(
     errors: np.ndarray, cluster_ids: Values | None, seed: int, repetitions: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -9,17 +9,19 @@ import math
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from worldmodel.fidelity.estimates import (
     Estimate,
     Values,
+    clopper_pearson,
     cluster_index,
     cluster_mean_interval,
+    cluster_rate_interval,
     cluster_ratio_interval,
     cluster_sums,
     percentile_estimate,
     resample_counts,
+    widened,
 )
 
 
@@ -168,18 +170,15 @@ def termination_scores(
     hit, ends, goes_on = said & y, int(y.sum()), ~y
 
     def rate(events: np.ndarray, among: np.ndarray, why: str) -> Estimate:
-        if not among.any():
-            return Estimate(None, None, None, 0, why)
-        bootstrap = cluster_ratio_interval(events & among, among, episode_ids, seed)
-        return _hull(bootstrap, *_clopper_pearson(int((events & among).sum()), int(among.sum())))
+        return cluster_rate_interval(events, among, episode_ids, seed, why=why)
 
     no_ends = f"no true ends among {len(y)} transitions"
     if ends:
         precision, recall = rate(y, said, "no end was predicted"), rate(said, y, no_ends)
         f1 = cluster_ratio_interval(2.0 * hit, 1.0 * said + y, episode_ids, seed)
         # F1 = 2J / (1 + J) is monotone in the Jaccard rate J, which counts events.
-        low, high = (2 * j / (1 + j) for j in _clopper_pearson(int(hit.sum()), int((said | y).sum())))
-        f1 = _hull(f1, low, high)
+        low, high = (2 * j / (1 + j) for j in clopper_pearson(int(hit.sum()), int((said | y).sum())))
+        f1 = widened(f1, low, high)
     else:
         precision = recall = f1 = Estimate(None, None, None, 0, no_ends)
     all_end = "every transition is a true end" if len(y) else "no transitions"
@@ -199,19 +198,6 @@ def termination_scores(
             "false_ends": int((said & ~y).sum()),
         },
     }
-
-
-def _clopper_pearson(events: int, trials: int) -> tuple[float, float]:
-    lo = 0.0 if events == 0 else float(stats.beta.ppf(0.025, events, trials - events + 1))
-    hi = 1.0 if events == trials else float(stats.beta.ppf(0.975, events + 1, trials - events))
-    return lo, hi
-
-
-def _hull(estimate: Estimate, lo: float, hi: float) -> Estimate:
-    """Widen to hold `[lo, hi]`; an interval that the bootstrap could not form (one episode) stays missing."""
-    if estimate.lo is None or estimate.hi is None:
-        return estimate
-    return dataclasses.replace(estimate, lo=min(estimate.lo, lo), hi=max(estimate.hi, hi))
 
 
 def crps_fair(samples: Values, truth: Values) -> np.ndarray:

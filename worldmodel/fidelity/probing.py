@@ -17,15 +17,19 @@ from worldmodel.agents.evaluate import real_episodes
 from worldmodel.agents.record import make_env
 from worldmodel.corpus.columns import Columns
 from worldmodel.corpus.read import Corpus, open_corpus
+from worldmodel.fidelity.effort import QUICK, Effort
 from worldmodel.fidelity.estimates import json_safe
 from worldmodel.fidelity.gap import explain_gap
+from worldmodel.fidelity.invariants import Invariant, check_invariants
 from worldmodel.fidelity.policy_panel import panel
-from worldmodel.fidelity.rollout import one_step, open_loop
+from worldmodel.fidelity.rollout import open_loop
+from worldmodel.fidelity.single_steps import MAX_EPISODES, one_step
+from worldmodel.fidelity.visits import visits
 from worldmodel.simulator import Policy
 from worldmodel.training.checkpoint import WorldModel, load
 from worldmodel.trajectory import Spec, Trajectory
 
-SECTIONS = ("one_step", "rollout", "policies", "ranking", "attribution")
+SECTIONS = ("one_step", "rollout", "policies", "ranking", "visits", "attribution")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,10 +39,11 @@ class FidelityReport:
     Attributes:
       env_id: the real environment, or None.
       seed: of samples, starts and episodes.
-      one_step: see `rollout.one_step`.
+      one_step: see `single_steps.one_step`.
       rollout: see `rollout.open_loop`.
       policies, ranking: see `panel.panel`.
       attribution: where the gap in return of one policy, `policy`, comes from, see `gap.explain_gap`.
+      visits: see `visits.visits`.
       real_steps: real steps taken, by phase.
       seconds: wall-clock time by section; sections overlap.
       why: reason by section.
@@ -52,6 +57,7 @@ class FidelityReport:
     policies: list[dict[str, Any]] | None
     ranking: dict[str, Any] | None
     attribution: dict[str, Any] | None
+    visits: dict[str, Any] | None
     real_steps: Mapping[str, int]
     seconds: Mapping[str, float]
     why: Mapping[str, str]
@@ -76,6 +82,9 @@ def probe(
     seed: int = 0,
     explain: str | None = None,
     ledger: StepLedger | None = None,
+    effort: Effort = QUICK,
+    invariants: Mapping[str, Invariant] | None = None,
+    optimised: str | None = None,
 ) -> FidelityReport:
     """Compares a world model with reality.
 
@@ -92,10 +101,15 @@ def probe(
       seed: of everything drawn.
       explain: name of the policy whose gap in return is attributed; None: the one with the highest simulated return.
       ledger: where real steps are counted; None: a fresh one.
+      effort: `QUICK`, or `FULL`, which takes several times as long over single steps.
+      invariants: by name, what must hold of every transition: `(obs, action, next_obs) -> bool [N]`, columns of `N`
+        rows. How often it does not is counted in the logs, in every policy's real episodes, and in the simulator.
+      optimised: name of the policy that was trained in this simulator, if one was.
 
     Raises:
       ValueError: logs or real environment have other spaces than the model, the logs are synthetic, an unknown
-        environment id, no policy at all, a count below one, a policy to explain that is not among them.
+        environment id, no policy at all, a count below one, an invariant that gives no truth value for each transition,
+        an unknown `optimised`, or a policy to explain that is not among them.
       FileNotFoundError: no run or no corpus at the path.
     """
     counts = {"episodes": episodes, "sim_episodes": sim_episodes, "horizon": horizon, "starts": starts}
@@ -106,6 +120,9 @@ def probe(
         raise ValueError("policies is empty; name at least one, or pass None to leave returns out")
     if explain is not None and explain not in (policies or {}):
         raise ValueError(f"there is no policy {explain!r} to explain; there are {sorted(policies or {})}")
+    check_invariants(invariants or {})
+    if optimised is not None and optimised not in (policies or {}):
+        raise ValueError(f"optimised policy {optimised!r} is unknown; known: {', '.join(policies or {}) or 'none'}")
     world = load(sim) if isinstance(sim, (str, os.PathLike)) else sim
     if not isinstance(world, WorldModel):
         raise ValueError(f"sim is a {type(sim).__name__}; a run folder or a WorldModel is needed")
@@ -129,13 +146,17 @@ def probe(
             why |= dict.fromkeys(("one_step", "rollout"), "no corpus was given")
         else:
             options = {"horizon": horizon, "starts": starts, "seed": seed, "ledger": book}
-            replayed["one_step"] = pool.submit(timed, "one_step", one_step, world, columns, seed)
+            judged = {"effort": effort, "invariants": invariants}
+            replayed["one_step"] = pool.submit(timed, "one_step", one_step, world, columns, seed, **judged)
             replayed["rollout"] = pool.submit(timed, "rollout", open_loop, world, columns, **options)
         if policies is None or spec.env_id is None:
             reason = "no policies were given" if policies is None else "the model's logs name no real environment"
-            why |= dict.fromkeys(("policies", "ranking", "attribution"), reason)
+            why |= dict.fromkeys(("policies", "ranking", "visits", "attribution"), reason)
         else:
             run = timed("real_episodes", _evaluate, spec, policies, episodes, seed, book)
+            batch = None if columns is None else min(columns.episodes, MAX_EPISODES)
+            judged = {"seed": seed, "effort": effort, "invariants": invariants, "batch": batch}
+            replayed["visits"] = pool.submit(timed, "visits", visits, world, run, **judged)
             result = timed(
                 "sim_episodes",
                 panel,
@@ -145,6 +166,8 @@ def probe(
                 seed=seed,
                 ledger=book,
                 already_run=run,
+                optimised=optimised,
+                paired_members=effort.paired_members,
             )
             found["policies"], found["ranking"] = result["policies"], result["ranking"]
             if "why" in result:

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from worldmodel._types import Array, PyTree
-from worldmodel.codec import StepCodec, TreeCodec
+from worldmodel.codec import DiscreteCodec, SpaceCodec, StepCodec, TreeCodec
 from worldmodel.corpus.columns import Columns
 from worldmodel.corpus.windows import rows_of
 from worldmodel.model.dynamics import StepDynamics
@@ -24,6 +25,15 @@ from worldmodel.training.checkpoint import WorldModel
 
 SAMPLES = 19
 """Sampled observations per transition, for coverage: 20 equal ranks, of which the outer two are the 10% beyond 90%."""
+
+SCORED = 8
+"""Of which so many are scored by CRPS: its fair form has no bias in their number, and pairs are dear."""
+
+DRAWN = 2
+"""And so many are kept: what two samples and a product of their errors need."""
+
+CHUNK = 64
+"""Steps of a replay that are compiled together."""
 
 
 def single_members(world: WorldModel) -> tuple[StepDynamics, list[PyTree]]:
@@ -60,6 +70,22 @@ class Replay:
     def beginning(self, dynamics: StepDynamics) -> tuple[PyTree, np.ndarray, np.ndarray]:
         """What `StepDynamics.start_at` takes: first observations, what the steps before paid, encoded contexts."""
         return rows(self.obs, 0), self.last_reward, dynamics.codec.context.encode(self.contexts)
+
+    def at(self, places: np.ndarray) -> Replay:
+        """Some of its episodes, which may repeat."""
+        if np.array_equal(places, np.arange(len(self.episode))):
+            return self
+        own = (slice(None), places)
+        return Replay(
+            obs=rows(self.obs, own),
+            action=rows(self.action, own),
+            reward=self.reward[own],
+            terminated=self.terminated[own],
+            real=self.real[own],
+            episode=self.episode[places],
+            last_reward=self.last_reward[places],
+            contexts=tuple(self.contexts[int(place)] for place in places),
+        )
 
 
 def gather(columns: Columns, episodes: np.ndarray, first: np.ndarray, steps: int) -> Replay:
@@ -118,61 +144,138 @@ class Forced(NamedTuple):
     """What every member said of each transition with everything before it real; `[T, M, E, ...]`.
 
     prediction float32 `[T, M, E, D]`: central prediction of the observation; reward and end `[T, M, E]`: reward given
-    it, and P(end) given both; sampled_end `[T, M, E]`: P(end) given a sampled observation and reward, averaged over
-    `SAMPLES`, which is what an imagined episode is exposed to; log_prob `[T, M, E]`: nats of the true observation;
-    below, equal int32 `[T, M, E, D]`: how many of `SAMPLES` sampled observations lie below the truth, and on it;
-    pixels `[T, M, E]`: share of the pixels of pictures that the central prediction has right, NaN without pictures.
+    it, and P(end) given both; log_prob `[T, M, E]`: nats of the true observation; pixels `[T, M, E]`: share of the
+    pixels of pictures that the central prediction has right, NaN without pictures.
+
+    Of `SAMPLES` sampled transitions: sampled_end `[T, M, E]`: their mean P(end), which is what an imagined episode is
+    exposed to; sampled_success `[T, M, E]`: the mean of P(end) where the reward was above `success_above`; below, equal
+    int32 `[T, M, E, D]`: how many observations lie below the truth, and on it; crps, width `[T, M, E]`: fair CRPS (of
+    the first `SCORED`) and distance of the outermost two, in standard deviations, means over the numbers that change,
+    NaN without any.
+
+    The first `DRAWN` of them whole: drawn, columns `[T, M, E, DRAWN, ...]`, None where there are pictures; drawn_reward
+    and drawn_end (P(end)) `[T, M, E, DRAWN]`.
     """
 
     prediction: Any
     reward: Any
     end: Any
-    sampled_end: Any
     log_prob: Any
+    pixels: Any
+    sampled_end: Any
+    sampled_success: Any
     below: Any
     equal: Any
-    pixels: Any
+    crps: Any
+    width: Any
+    drawn: Any
+    drawn_reward: Any
+    drawn_end: Any
 
 
-def teacher_forced(world: WorldModel, replay: Replay, seed: int) -> Forced:
-    """Runs every member along the real episodes."""
+def teacher_forced(
+    world: WorldModel, replay: Replay, seed: int, *, success_above: float | int = math.inf, batch: int | None = None
+) -> Forced:
+    """Runs every member along the real episodes.
+
+    `CHUNK` steps at a time, and `batch` episodes at once (None: all), so that one program serves replays of any size.
+    """
     dynamics, members = single_members(world)
+    count = len(replay.episode)
+    width = batch or count
+    above = np.float32(success_above)
+    said = []
+    for params, key in zip(members, jax.random.split(jax.random.key(seed), len(members)), strict=True):
+        blocks = []
+        for index, first in enumerate(range(0, count, width)):
+            places = np.minimum(np.arange(first, first + width), count - 1)
+            block = _forced_block(dynamics, params, jax.random.fold_in(key, index), replay.at(places), above)
+            blocks.append(jax.tree.map(lambda x, own=count - first: x[:, :, :own], block))
+        said.append(jax.tree.map(lambda *some: np.concatenate(some, axis=2), *blocks))
+    return jax.tree.map(lambda *some: np.concatenate(some, axis=1), *said)
+
+
+def _forced_block(dynamics: StepDynamics, params: PyTree, key: Array, replay: Replay, above: np.float32) -> Forced:
+    """One member along all episodes of a replay, `[T, 1, E, ...]`."""
+    steps = len(replay.real)
+    chunk = min(CHUNK, steps)
+    chunks = -(-steps // chunk)
     xs = (rows(replay.obs, np.s_[1:]), replay.action, replay.reward, replay.terminated)
-    first = replay.beginning(dynamics)
-    keys = jax.random.split(jax.random.key(seed), len(members))
-    said = [
-        jax.tree.map(np.asarray, _teacher_forced(dynamics, params, key, first, *xs))
-        for params, key in zip(members, keys, strict=True)
-    ]
-    return Forced(*(np.concatenate(parts, axis=1) for parts in zip(*said, strict=True)))
+    start_key, sample_key = jax.random.split(key)
+    state = _begin(dynamics, params, jax.random.split(start_key, len(replay.episode)), replay.beginning(dynamics))
+    parts = []
+    for index, keys in enumerate(jax.random.split(sample_key, (chunks, chunk))):
+        x = rows(xs, np.minimum(np.arange(index * chunk, (index + 1) * chunk), steps - 1))
+        state, part = _teacher_forced(dynamics, params, above, state, x, keys)
+        parts.append(jax.tree.map(np.asarray, part))
+    return jax.tree.map(lambda *some: np.concatenate(some)[:steps], *parts)
 
 
 @partial(jax.jit, static_argnums=0)
-def _teacher_forced(dynamics: StepDynamics, params: PyTree, key: Array, first: Any, *xs: PyTree) -> Forced:
-    count = len(first[1])
-    start_key, sample_key = jax.random.split(key)
-    state, _ = dynamics.start_at(params, jax.random.split(start_key, count), *first)
-    flatten = dynamics.codec.observation.flatten
+def _begin(dynamics: StepDynamics, params: PyTree, keys: Array, first: Any) -> PyTree:
+    return dynamics.start_at(params, keys, *first)[0]
+
+
+@partial(jax.jit, static_argnums=0)
+def _teacher_forced(
+    dynamics: StepDynamics, params: PyTree, success_above: Array, state: PyTree, xs: PyTree, keys: Array
+) -> tuple[PyTree, Forced]:
+    codec: Any = dynamics.codec.observation
+    flatten, scale = codec.flatten, _scale_of_numbers(codec)
 
     def body(state, x):
         (obs, action, reward, terminated), key = x
         central, central_reward, end = dynamics.predict(params, state, action)
         draw = jax.vmap(lambda k: dynamics.advance(params, state, action, k))
-        _, drawn, _, _, info = draw(jax.random.split(key, (SAMPLES, count)))
+        _, drawn, drawn_reward, _, info = draw(jax.random.split(key, (SAMPLES, len(reward))))
         samples, truth = flatten(drawn), flatten(obs)
+        succeeded = jnp.where(drawn_reward > success_above, info["end_probability"], 0.0)
+        crps, width = _scores(samples, truth, scale)
         out = Forced(
             prediction=flatten(central),
             reward=central_reward,
             end=end,
-            sampled_end=jnp.mean(info["end_probability"], axis=0)[None],
             log_prob=dynamics.score(params, state, action, obs, reward, terminated)[..., 0],
+            pixels=same_pixels(dynamics.codec, central, jax.tree.map(lambda column: column[None], obs)),
+            sampled_end=jnp.mean(info["end_probability"], axis=0)[None],
+            sampled_success=jnp.mean(succeeded, axis=0)[None],
             below=jnp.sum((samples < truth).astype(jnp.int32), axis=0)[None],
             equal=jnp.sum((samples == truth).astype(jnp.int32), axis=0)[None],
-            pixels=same_pixels(dynamics.codec, central, jax.tree.map(lambda column: column[None], obs)),
+            crps=crps[None],
+            width=width[None],
+            drawn=None if dynamics.codec.looks_back else jax.tree.map(_first_drawn, drawn),
+            drawn_reward=_first_drawn(drawn_reward),
+            drawn_end=_first_drawn(info["end_probability"]),
         )
         return dynamics.observe(params, state, action, obs, reward, terminated), out
 
-    return jax.lax.scan(body, state, (xs, jax.random.split(sample_key, len(xs[-1]))))[1]
+    return jax.lax.scan(body, state, (xs, keys))
+
+
+def _first_drawn(samples: Array) -> Array:
+    """`[SAMPLES, E, ...]` -> `[1, E, DRAWN, ...]`."""
+    return jnp.moveaxis(samples[:DRAWN], 0, 1)[None]
+
+
+def _scale_of_numbers(codec: SpaceCodec) -> np.ndarray:
+    """Standard deviations float32 `[D]` of the numbers, infinite where they never change (and for categories)."""
+    if isinstance(codec, DiscreteCodec):
+        return np.full(1, np.inf, np.float32)
+    active, scale = (codec.numbers_active if isinstance(codec, TreeCodec) else codec.active), codec.scale
+    return np.where(active, np.asarray(scale, np.float32), np.float32(np.inf)).astype(np.float32)
+
+
+def _scores(samples: Array, truth: Array, scale: np.ndarray) -> tuple[Array, Array]:
+    """Fair CRPS and width `[E]` of samples `[SAMPLES, E, D]`; see `Forced`."""
+    kept = np.flatnonzero(np.isfinite(scale))
+    if len(kept) == 0:
+        nothing = jnp.full(truth.shape[0], jnp.nan, jnp.float32)
+        return nothing, nothing
+    x, y = (side[..., kept] / scale[kept] for side in (samples, truth))
+    width = jnp.mean(jnp.max(x, axis=0) - jnp.min(x, axis=0), axis=-1)
+    few = x[:SCORED]
+    apart = sum(jnp.sum(jnp.abs(few[i + 1 :] - few[i]), axis=0) for i in range(SCORED - 1)) / (SCORED * (SCORED - 1))
+    return jnp.mean(jnp.mean(jnp.abs(few - y), axis=0) - apart, axis=-1), width
 
 
 def same_pixels(codec: StepCodec, one: PyTree, other: PyTree) -> Any:

@@ -1,4 +1,4 @@
-"""Errors of a model on held-out logs: one step, many steps with the logged actions, one imagined episode beside a real.
+"""Errors of a model on held-out logs after many steps with the logged actions.
 
 All intervals resample episodes. "Standard deviations" are those of the training observations, as in the codec.
 """
@@ -9,195 +9,17 @@ import math
 from typing import Any
 
 import numpy as np
-from scipy import special
 
 from worldmodel.agents.counting import StepLedger
-from worldmodel.codec import BIN_FRACTION, BoxCodec, DiscreteCodec, SpaceCodec, TreeCodec
+from worldmodel.codec import DiscreteCodec, SpaceCodec, TreeCodec
 from worldmodel.corpus.columns import Columns
-from worldmodel.fidelity.estimates import Estimate, cluster_mean_interval, cluster_ratio_interval, median_curve
+from worldmodel.fidelity.estimates import median_curve
 from worldmodel.fidelity.horizon import divergence_horizon, median_horizon_interval, rmst_interval
 from worldmodel.fidelity.noise_reference import PHASE, noise_reference
-from worldmodel.fidelity.one_step import nrmse, persistence_nrmse, reward_mae, termination_scores
-from worldmodel.fidelity.replay import (
-    SAMPLES,
-    Forced,
-    Replay,
-    draw_starts,
-    gather,
-    open_loop_paths,
-    teacher_forced,
-)
-from worldmodel.spaces import at
+from worldmodel.fidelity.replay import draw_starts, gather, open_loop_paths
 from worldmodel.training.checkpoint import WorldModel
 
-MAX_EPISODES = 64
-MAX_STEPS = 1000
 ENOUGH_EPISODES = 5
-
-
-def one_step(
-    world: WorldModel, columns: Columns, seed: int = 0, *, max_episodes: int = MAX_EPISODES, max_steps: int = MAX_STEPS
-) -> dict[str, Any]:
-    """How wrong one step is, with everything before it real; plain JSON.
-
-    Reads at most `max_steps` steps of a seeded sample of `max_episodes` episodes, and then says so in `sample`.
-
-    Returns:
-      `nrmse` (of the members' average central prediction, averaged over dimensions), `nrmse_per_dim[]`,
-      `persistence_nrmse`; `nll_per_dim`: nats per dimension that changes, of the original units, under the members'
-      mixture, `-log P(bin) + log(width)` with a width of 1e-3 standard deviations; `coverage_90`: share of truths in
-      the central 90% of a member's prediction, averaged over members, because one member rules an imagined episode;
-      `reward_mae`, `reward_scale` (standard deviation in the training logs, 0 if constant); `termination`: as
-      `termination_scores` of the members' average P(end) given their own central prediction, where `false_end_rate` is
-      the mean P(end) of good steps given *sampled* observations, which is what a simulated episode is exposed to, and
-      `false_end_rate_thresholded` the share of good steps whose central P(end) is above .5; `simulated_rate` beside
-      `logged_rate` are ends per step of any kind: where chance decides, a sampled end is no fault by itself;
-      `episodes`, `transitions`.
-      Discrete observations: `accuracy`, nats per observation, and nulls beside `why` for what needs a distance.
-      Observations of several parts: distances and coverage are of their numbers; `accuracy` is the share of categories
-      predicted rightly, `exact_match` that of observations whose categories all are, `persistence_accuracy` and
-      `persistence_exact_match` those of predicting no change; `nll_per_dim` is over numbers and categories that change
-      and over all pixels; with pictures, `pixel_accuracy` is the share of their pixels that are predicted rightly, and
-      `persistence_pixel_accuracy` that of those which stay.
-    """
-    episodes, sample = _pick_episodes(columns, seed, max_episodes, max_steps)
-    steps = int(min(columns.lengths[episodes].max(), max_steps))
-    replay = gather(columns, episodes, np.zeros(len(episodes), np.int64), steps)
-    forced = teacher_forced(world, replay, seed)
-    real, codec = replay.real, world.dynamics.codec
-    ids = np.broadcast_to(replay.episode, real.shape)[real]
-    if isinstance(codec.observation, DiscreteCodec):
-        out = _categories(replay, forced, ids, seed)
-    elif isinstance(codec.observation, TreeCodec):
-        out = _parts(codec.observation, replay, forced, ids, seed)
-    else:
-        out = _numbers(codec.observation, _flat(replay.obs), real, forced, ids, seed)
-    if columns.has_rewards:
-        reward = reward_mae(forced.reward.mean(axis=1)[real], replay.reward[real], ids, seed)
-    else:
-        reward = Estimate(None, None, None, 0, "the logs have no rewards")
-    central, sampled = (np.clip(end.mean(axis=1)[real], 0.0, 1.0) for end in (forced.end, forced.sampled_end))
-    ends = termination_scores(central, replay.terminated[real], 0.5, ids, seed)
-    rates = ends.pop("false_end_rate")
-    ends["simulated_rate"] = cluster_mean_interval(sampled, ids, seed).to_json()
-    ends["logged_rate"] = float(replay.terminated[real].mean())
-    goes_on = ~replay.terminated[real].astype(bool)
-    all_end = "every transition is a true end"
-    false_ends = cluster_ratio_interval(sampled * goes_on, goes_on, ids, seed, why=all_end).to_json()
-    out |= {
-        "reward_mae": reward.to_json(),
-        "reward_scale": 0.0 if codec.reward.constant else float(codec.reward.scale),
-        "termination": {**ends, "false_end_rate": false_ends, "false_end_rate_thresholded": rates["thresholded"]},
-        "episodes": len(episodes),
-        "transitions": int(real.sum()),
-    }
-    return out if sample is None else {**out, "sample": sample}
-
-
-def _pick_episodes(columns: Columns, seed: int, most: int, steps: int) -> tuple[np.ndarray, str | None]:
-    if columns.episodes <= most and columns.lengths.max() <= steps:
-        return np.arange(columns.episodes), None
-    rng = np.random.default_rng(seed)
-    picked = np.sort(rng.choice(columns.episodes, min(most, columns.episodes), replace=False))
-    return picked, f"{len(picked)} of {columns.episodes} episodes, at most {steps} steps of each"
-
-
-def _numbers(
-    codec: BoxCodec | TreeCodec, flat: np.ndarray, real: np.ndarray, forced: Forced, ids: np.ndarray, seed: int
-) -> dict[str, Any]:
-    """Errors of continuous dimensions: `flat` `[T+1, E, D]`, and `forced` of no others."""
-    active = np.array(_active_numbers(codec))
-    before, after = flat[:-1][real], flat[1:][real]
-    error = nrmse(forced.prediction.mean(axis=1)[real], after, before, ids, seed)
-    floor = persistence_nrmse(after, before, ids, seed)
-    out = {
-        "nrmse": error.overall.to_json(),
-        "nrmse_per_dim": error.to_json()["per_dimension"],
-        "persistence_nrmse": floor.overall.to_json(),
-    }
-    if not active.any():
-        nothing = Estimate(None, None, None, 0, "no dimension of the training observations changes").to_json()
-        return {**out, "nll_per_dim": nothing, "coverage_90": nothing}
-    width = np.log(BIN_FRACTION * np.array(codec.scale)[active])
-    count = _dimensions(codec)
-    per_dim = width.mean() if count == len(width) else width.sum() / count
-    nll = cluster_mean_interval(-_mixture(forced)[real] / count + per_dim, ids, seed)
-    # The rank form of `one_step.pit`, from counts: the samples themselves would not fit in memory.
-    chance = np.random.default_rng(seed).uniform(size=forced.below.shape)
-    place = (forced.below + chance * (1 + forced.equal)) / (SAMPLES + 1)
-    inside = np.mean(np.abs(place - 0.5)[..., active] <= 0.45, axis=(1, 3))[real]
-    return {**out, "nll_per_dim": nll.to_json(), "coverage_90": cluster_mean_interval(inside, ids, seed).to_json()}
-
-
-def _parts(codec: TreeCodec, replay: Replay, forced: Forced, ids: np.ndarray, seed: int) -> dict[str, Any]:
-    real, flat, numbers = replay.real, np.asarray(codec.flatten(replay.obs)), codec.numbers
-    if any(codec.numbers_active):
-        prediction, below, equal = (x[..., :numbers] for x in (forced.prediction, forced.below, forced.equal))
-        own = forced._replace(prediction=prediction, below=below, equal=equal)
-        out = _numbers(codec, flat[..., :numbers], real, own, ids, seed)
-    else:
-        why = "no number of the observations changes: no distance between categories"
-        nothing = Estimate(None, None, None, 0, why).to_json()
-        count = max(_dimensions(codec), 1)
-        nll = cluster_mean_interval(-_mixture(forced)[real] / count, ids, seed).to_json()
-        out = {"nrmse": nothing, "nrmse_per_dim": None, "persistence_nrmse": nothing, "nll_per_dim": nll}
-        out["coverage_90"] = nothing
-    if codec.sites:
-        own = np.s_[..., numbers : numbers + codec.sites]
-        sites = flat[own]
-        right = forced.prediction[own] == sites[1:, None]
-        still = sites[:-1] == sites[1:]
-        found = {
-            "accuracy": right.mean(axis=(1, 3)),
-            "exact_match": right.all(axis=3).mean(axis=1),
-            "persistence_accuracy": still.mean(axis=2),
-            "persistence_exact_match": still.all(axis=2),
-        }
-        out |= {name: cluster_mean_interval(value[real], ids, seed).to_json() for name, value in found.items()}
-    if codec.pictures:
-        still = np.stack([_still_pixels(codec, replay.obs, t) for t in range(len(real))])
-        shares = {"pixel_accuracy": forced.pixels.mean(axis=1), "persistence_pixel_accuracy": still}
-        out |= {name: cluster_mean_interval(value[real], ids, seed).to_json() for name, value in shares.items()}
-    return out
-
-
-def _still_pixels(codec: TreeCodec, obs: Any, t: int) -> np.ndarray:
-    """Share of pixels `[E]` that step `t` left as they were."""
-    pairs = [(at(obs, path)[t], at(obs, path)[t + 1]) for path, _ in codec.pictures]
-    same = [(before == after).all(axis=-1) for before, after in pairs]
-    return np.sum([s.sum(axis=(1, 2)) for s in same], axis=0) / sum(s[0].size for s in same)
-
-
-def _dimensions(codec: BoxCodec | TreeCodec) -> int:
-    """Over how many dimensions a likelihood is spread."""
-    return codec.dimensions if isinstance(codec, TreeCodec) else sum(codec.active)
-
-
-def _active_numbers(codec: SpaceCodec) -> tuple[bool, ...]:
-    """Which continuous dimensions change, of those there are."""
-    if isinstance(codec, DiscreteCodec):
-        return ()
-    return codec.numbers_active if isinstance(codec, TreeCodec) else codec.active
-
-
-def _mixture(forced: Forced) -> np.ndarray:
-    """Nats `[T, E]` of the observation under the members' mixture."""
-    return special.logsumexp(forced.log_prob.astype(np.float64), axis=1) - math.log(forced.log_prob.shape[1])
-
-
-def _categories(replay: Replay, forced: Forced, ids: np.ndarray, seed: int) -> dict[str, Any]:
-    real, truth = replay.real, _flat(replay.obs)[1:]
-    nothing = Estimate(None, None, None, 0, "observations are categories: no distance between them").to_json()
-    return {
-        "nrmse": nothing,
-        "nrmse_per_dim": None,
-        "persistence_nrmse": nothing,
-        "accuracy": cluster_mean_interval(
-            np.mean(forced.prediction == truth[:, None], axis=(1, 3))[real], ids, seed
-        ).to_json(),
-        "nll_per_dim": cluster_mean_interval(-_mixture(forced)[real], ids, seed).to_json(),
-        "coverage_90": nothing,
-    }
 
 
 def open_loop(
@@ -307,6 +129,13 @@ def _divergence(errors: np.ndarray, threshold: float | int, episodes: np.ndarray
         "censored": int((~observed).sum()),
         **({} if median.why is None else {"median_why": median.why}),
     }
+
+
+def _active_numbers(codec: SpaceCodec) -> tuple[bool, ...]:
+    """Which continuous dimensions change, of those there are."""
+    if isinstance(codec, DiscreteCodec):
+        return ()
+    return codec.numbers_active if isinstance(codec, TreeCodec) else codec.active
 
 
 def _distance(scaled: np.ndarray) -> np.ndarray:

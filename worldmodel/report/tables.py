@@ -32,6 +32,19 @@ def fidelity(report: Mapping[str, Any]) -> list[Table]:
         ("ends: false ends per step", "one_step.termination.false_end_rate"),
     )
     one_step.insert(2, ("error as a share of persistence", share))
+    one_step += _measured(
+        report,
+        ("ends: false successes per step", "one_step.termination.false_success_rate"),
+        ("sampled next states, CRPS in standard deviations", "one_step.crps"),
+        ("the same if nothing changed", "one_step.persistence_crps"),
+        ("how often trees pick the real one of a pair (half: no better than a coin)", "one_step.c2st.auc"),
+        ("index: 0 as if nothing changed, 1 as real episodes", "one_step.distances.energy.phi"),
+        ("do members disagree where they are wrong, Spearman", "one_step.uncertainty_link"),
+    )
+    for name in get(report, "one_step.invariants") or ():
+        found = report["one_step"]["invariants"][name]
+        one_step.append((f"breaks {name!r}: simulated", text_estimate(found["simulated"])))
+        one_step.append((f"breaks {name!r}: in the logs", text_estimate(found["real"])))
     rollout = _rows(
         report,
         ("divergence horizon, steps: mean", "rollout.divergence_horizon"),
@@ -48,6 +61,13 @@ def fidelity(report: Mapping[str, Any]) -> list[Table]:
         ("MMRV of a perfect simulator", "ranking.noise_floor.mmrv"),
         ("regret of picking the best in simulation", "ranking.regret_at_1"),
     )
+    ranking += _measured(
+        report,
+        ("real return per simulated return (slope)", "ranking.calibration_slope"),
+        ("the same of a perfect simulator", "ranking.noise_floor.calibration_slope"),
+        ("policy trained in it: promised beyond what it earns", "ranking.exploitation_gap.gap"),
+        ("the same of the other policies", "ranking.exploitation_gap.others"),
+    )
     transfer = _rows(
         report,
         ("the logs' behaviour", "transfer.behaviour_return"),
@@ -61,18 +81,25 @@ def fidelity(report: Mapping[str, Any]) -> list[Table]:
 
 
 def policies(report: Mapping[str, Any]) -> list[Table]:
-    """Every policy of the panel, the best in reality first."""
+    """Every policy of the panel, the best in reality first; with its spread and its own one-step error where known."""
     panel = sorted(report.get("policies") or (), key=lambda p: -(centre(p.get("real_return")) or 0.0))
+    visited = {v["name"]: v.get("nrmse") for v in get(report, "visits.by_policy") or ()}
+    more = {
+        "spread, share of real": [p.get("spread_ratio") for p in panel],
+        "one-step error where it goes": [visited.get(p["name"]) for p in panel],
+    }
+    known = {head: values for head, values in more.items() if any(centre(v) is not None for v in values)}
     rows = [
         (
             p["name"],
             text_estimate(p.get("sim_return")),
             text_estimate(p.get("real_return")),
             text(centre(p["episodes"])),
+            *(text(centre(values[i])) for values in known.values()),
         )
-        for p in panel
+        for i, p in enumerate(panel)
     ]
-    return [Table("Policies", ("policy", "simulator", "reality", "episodes"), rows)] if rows else []
+    return [Table("Policies", ("policy", "simulator", "reality", "episodes", *known), rows)] if rows else []
 
 
 def corpus(report: Mapping[str, Any]) -> list[Table]:
@@ -125,6 +152,11 @@ def _flat(value: Mapping[str, Any], prefix: str) -> list[tuple[str, str]]:
         else:
             rows.append((prefix + key, str(item)))
     return rows
+
+
+def _measured(report: Mapping[str, Any], *wanted: tuple[str, str]) -> list[tuple[str, str]]:
+    """As `_rows`, without those that could not be formed."""
+    return _rows(report, *((label, path) for label, path in wanted if centre(get(report, path)) is not None))
 
 
 def _rows(report: Mapping[str, Any], *wanted: tuple[str, str]) -> list[tuple[str, str]]:

@@ -9,7 +9,7 @@ Every word is computed from the numbers. The rules, and what each grade asks for
 - returns: `no` where the simulated return of that policy lies above its real return, intervals apart, by more than a
   tenth of the real returns' scale (exploitation); `care` where it lies that far below.
 - where: `care` where a region's contribution to the gap in return stands out, see `gap.worst_region`.
-- steps: `care` where one-step error exceeds a tenth of the persistence floor.
+- steps: `care` where one-step error exceeds a tenth of the persistence floor, on the logs or where a policy goes.
 - ends: `care` where false ends reach 1e-3 a step or recall is below .9.
 """
 
@@ -190,7 +190,21 @@ def _steps(report: Mapping[str, Any]) -> Finding:
     numbers = f"{text(100 * error / floor)}% of the persistence floor"
     if error > 0.1 * floor:
         return Finding("steps", "care", f"one-step error is {numbers}, over the 10% asked for")
+    worst, name = max(_visited(report), default=(0.0, ""))
+    if worst > 0.1:
+        there = f"{text(100 * worst)}% where policy '{name}' goes"
+        return Finding("steps", "care", f"one-step error is {numbers} on the logs, but {there}")
     return Finding("steps", "yes", f"for single steps (error {numbers})")
+
+
+def _visited(report: Mapping[str, Any]) -> list[tuple[float, str]]:
+    """One-step error as a share of the persistence floor, and name, of every policy on its own visits."""
+    shares = []
+    for entry in get(report, "visits.by_policy") or ():
+        error, floor = centre(entry.get("nrmse")), centre(entry.get("persistence_nrmse"))
+        if error is not None and floor:
+            shares.append((error / floor, entry["name"]))
+    return shares
 
 
 def _ends(report: Mapping[str, Any]) -> Finding | None:
