@@ -1,7 +1,7 @@
 """Does the model infer what it is not told? Episodes with a hidden parameter, against the exact Bayesian predictor.
 
 Command:   python eval/hidden_physics.py                  (a try: --families gain --seeds 0 --steps 300)
-Hardware:  2 CPU cores, about 4 minutes a cell: 4 families x 3 seeds.
+Hardware:  2 CPU cores, about 5 minutes a cell: 4 families x 3 seeds.
 Expected:  eval/README.md. Excess falls with context; at most .02 nats per dimension at full context.
 
 Every episode draws one parameter, keeps it for 32 steps and never shows it. `gain`: how far an action pushes; `decay`:
@@ -33,7 +33,7 @@ from worldmodel.training import TrainingConfig, WorldModel, train
 from worldmodel.trajectory import Spec, Trajectory
 
 RESULTS = Path(__file__).parent / "results" / "hidden_physics.jsonl"
-LENGTH, EPISODES, TESTED = 32, 4_000, 1_000
+LENGTH, EPISODES, TESTED = 32, 16_000, 1_000
 PLACES = (1, 2, 4, 8, 16, 32)
 
 
@@ -66,7 +66,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--families", nargs="+", choices=list(FAMILIES), default=list(FAMILIES))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--steps", type=int, default=4_000, help="of training")
+    parser.add_argument("--steps", type=int, default=8_000, help="of training")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     done = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
@@ -140,7 +140,7 @@ def trained(family: Family, rng: np.random.Generator, seed: int, steps: int) -> 
     """A model that attends over a whole episode."""
     states, actions = episodes(family, rng, EPISODES)
     model = StepConfig(TrunkConfig(window=LENGTH), members=1)
-    config = TrainingConfig(model=model, steps=steps, length=LENGTH, seed=seed)
+    config = TrainingConfig(model=model, steps=steps, length=LENGTH, batch_size=64, learning_rate=3e-3, seed=seed)
     spec = Spec(box((family.size,), "float32"), box((1,), "float32", -1.0, 1.0))
     with tempfile.TemporaryDirectory() as folder:
         return train(_columns(states, actions), spec, Path(folder) / "run", config)

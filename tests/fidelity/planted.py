@@ -102,6 +102,9 @@ class Planted(StepDynamics):
     def start_at(self, params, key, obs, last_reward=None, context=None):
         return PlantedState(obs, obs), obs
 
+    def take_rows(self, state, rows):
+        return jax.tree.map(lambda leaf: leaf[rows], state)
+
     def replace_rows(self, where, fresh, state):
         return jax.tree.map(lambda new, old: jnp.where(where[:, None], new, old), fresh, state)
 

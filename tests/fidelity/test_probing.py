@@ -50,12 +50,12 @@ def test_all_sections_from_a_run_and_a_corpus_on_disk(tmp_path):
     # Every real step is on the books: the policies' own, and those of the yardstick.
     taken = sum(len(t) for trajectories in report.episodes.values() for t in trajectories)
     assert out["real_steps"] == {"evaluation": taken, "noise_reference": out["rollout"]["one_step_noise_steps"]}
-    assert set(out["seconds"]) == {"one_step", "rollout", "real_episodes", "sim_episodes", "visits"}
+    assert set(out["seconds"]) == {"one_step", "rollout", "real_episodes", "sim_episodes", "visits", "attribution"}
 
 
 def test_what_was_not_given_is_null_beside_why():
     out = probe(untrained_model()).to_json()
-    assert [out[name] for name in ("one_step", "rollout", "policies", "ranking", "visits")] == [None] * 5
+    assert [out[name] for name in ("one_step", "rollout", "policies", "ranking", "visits", "attribution")] == [None] * 6
     assert out["why"]["one_step"] == out["why"]["rollout"] == "no corpus was given"
     assert out["why"]["policies"] == "no policies were given"
     assert out["real_steps"] == {}

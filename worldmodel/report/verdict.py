@@ -8,7 +8,7 @@ Every word is computed from the numbers. The rules, and what each grade asks for
   behaviour; `care` where they overlap; `no` where it lies below.
 - returns: `no` where the simulated return of that policy lies above its real return, intervals apart, by more than a
   tenth of the real returns' scale (exploitation); `care` where it lies that far below.
-- where: `care` where a region's contribution to the gap in return stands out, see `gap.worst_region`.
+- where: `care` where a region's contribution to the gap in return stands out, see `regions.worst_region`.
 - steps: `care` where one-step error exceeds a tenth of the persistence floor, on the logs or where a policy goes.
 - ends: `care` where false ends reach 1e-3 a step or recall is below .9.
 """
@@ -20,8 +20,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from worldmodel.report.gap import worst_region
 from worldmodel.report.numbers import centre, get, interval, read, text, text_estimate
+from worldmodel.report.regions import worst_region
 
 GRADES = ("yes", "care", "no", "unknown")
 
