@@ -46,6 +46,7 @@ def test_a_planner_in_the_true_dynamics_beats_chance(env_id: str):
     assert earned == 80 if env_id == "CartPole-v1" else earned > by_chance + 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
 def test_how_many_run_at_once_changes_nothing(env_id: str):
     planner = Planner.in_model(untrained_model(env_id), SMALL)

@@ -53,6 +53,7 @@ def test_lint_show_and_convert_know(folder, tmp_path, capsys):
     assert open_corpus(tmp_path / "c").index.synthetic.all()  # whatever it went through, it stays imagined
 
 
+@pytest.mark.slow
 def test_train_says_how_many_and_measures_on_real_ones(folder, tmp_path, capsys):
     mixed = tmp_path / "mixed"
     spec, columns = tiny_columns("CartPole-v1", episodes=20, seed=0)

@@ -175,6 +175,7 @@ def test_snapshot_and_branch_are_exact_with_both_on(tmp_path):
         SimEnv(model_with_region(0.5)).restore(moment)
 
 
+@pytest.mark.slow
 def test_eight_in_a_batch_are_eight_alone_when_disturbed():
     model = model_with_region(0.5)
     batch = SimVectorEnv(8, model, perturb=PERTURB, trust="penalise", autoreset_mode="NextStep")
@@ -198,6 +199,7 @@ def test_a_progressive_strength_starts_again_with_a_seed():
     assert strengths == [0.0, 0.5, 1.0, 0.0]
 
 
+@pytest.mark.slow
 def test_groups_of_a_batch_share_what_is_lost():
     model = untrained_model("CartPole-v1")
     envs = SimVectorEnv(4, model, perturb=Perturbations((RewardNoise(1.0),), group=2), autoreset_mode="Disabled")
@@ -216,6 +218,7 @@ def test_groups_of_a_batch_share_what_is_lost():
     assert again[0] == again[1] and again[2] == again[3] and len({*first, *again}) == 4
 
 
+@pytest.mark.slow
 def test_pure_adapters_follow_the_rule_and_the_perturbations():
     model = model_with_region(0.0)
     key, go = jax.random.split(jax.random.key(0))

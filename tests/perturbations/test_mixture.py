@@ -40,6 +40,7 @@ def test_steps_follow_one_or_the_other(worlds):
     assert np.abs(np.asarray(one - two)).max(axis=1).min() > 1e-4
 
 
+@pytest.mark.slow
 def test_the_score_is_that_of_the_mixture(worlds):
     transition = jnp.ones(8, jnp.int32), jnp.full((8, 4), 0.02), jnp.ones(8), jnp.zeros(8, bool)
 
@@ -52,6 +53,7 @@ def test_the_score_is_that_of_the_mixture(worlds):
     np.testing.assert_allclose(whole, np.log(0.75 * one + 0.25 * two.mean(axis=0)), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_simulator_takes_it_disturbed(worlds):
     dynamics, params = mixed(*worlds, 0.5)
     disturbed = PerturbedDynamics(dynamics, Perturbations((StickyActions(0.3),)), worlds[0].dynamics.codec)

@@ -99,7 +99,9 @@ def test_a_recipe_helps(name, monkeypatch, capsys):
     assert f"python train/{name}.py" in shown and "--config.steps" in shown
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n in ("breakout", "doorkey") else n for n in FILES]
+)
 def test_a_recipe_trains(name, tmp_path, monkeypatch, capsys):
     corpus = tiny_corpus(tmp_path / name, *SPACES.get(name, VECTOR))
     words = [word for field, value in DEBUG.items() for word in (f"--config.{field}", str(value))]
