@@ -2,7 +2,7 @@
 
 Command:   python eval/probe_validation.py                 (a try: --blocks 1 --repetitions 20)
 Data:      random processes of 30 states, 3 actions and 10 steps; made by the script.
-Hardware:  2 CPU cores; about a minute a block of 250 repetitions.
+Hardware:  2 CPU cores; about 4 minutes a block of 250 repetitions with fitted values, 1 with imagined.
 Expected:  eval/README.md.
 
 Every repetition draws a process, a policy and a fault, makes the fault as large as its share of the return asks for,
