@@ -149,9 +149,8 @@ class Simulator:
 
     def replace_rows(self, where: Bool[Array, " B"], fresh: SimState, state: SimState) -> SimState:
         """Rows of `fresh` where true, of `state` elsewhere."""
-        replace = getattr(self.dynamics, "replace_rows", select_rows)
         return SimState(
-            replace(where, fresh.dynamics, state.dynamics),
+            replace_rows(self.dynamics, where, fresh.dynamics, state.dynamics),
             select_rows(where, fresh.key, state.key),
             select_rows(where, fresh.steps, state.steps),
         )
@@ -161,7 +160,6 @@ class Simulator:
 
         The first branch of a row goes on as the row itself would; every further one draws its own random numbers.
         """
-        take = getattr(self.dynamics, "take_rows", lambda state, rows: jax.tree.map(lambda leaf: leaf[rows], state))
         earlier = branches_before(rows)
         keys = state.key[rows]
         own = jax.vmap(jax.random.fold_in)(keys, earlier)
@@ -169,7 +167,7 @@ class Simulator:
             jnp.where(earlier[:, None] == 0, jax.random.key_data(keys), jax.random.key_data(own)),
             impl=jax.random.key_impl(keys),
         )
-        return SimState(take(state.dynamics, rows), keys, state.steps[rows])
+        return SimState(take_rows(self.dynamics, state.dynamics, rows), keys, state.steps[rows])
 
     def reset_rows(self, params: PyTree, where: Bool[Array, " B"], state: SimState, obs: PyTree):
         """Starts a new episode, keyed by the old one, where true; returns `(state, obs)`."""
@@ -200,6 +198,17 @@ class Simulator:
 def branches_before(rows: Int[Array, " N"]) -> Int[Array, " N"]:
     """Of every branch, how many of those before it are of the same row."""
     return jnp.tril(rows[:, None] == rows[None, :], k=-1).sum(axis=1)
+
+
+def replace_rows(dynamics: Dynamics, where: Bool[Array, " B"], fresh: PyTree, state: PyTree) -> PyTree:
+    """The dynamics' own rows of `fresh` where true, of `state` elsewhere: by its `replace_rows`, or leaf by leaf."""
+    return getattr(dynamics, "replace_rows", select_rows)(where, fresh, state)
+
+
+def take_rows(dynamics: Dynamics, state: PyTree, rows: Array) -> PyTree:
+    """The dynamics' own states of `rows` int `[N]`, which may repeat: by its `take_rows`, or leaf by leaf."""
+    take = getattr(dynamics, "take_rows", lambda state, rows: jax.tree.map(lambda leaf: leaf[rows], state))
+    return take(state, rows)
 
 
 def select_rows(where: Bool[Array, " B"], new: PyTree, old: PyTree) -> PyTree:

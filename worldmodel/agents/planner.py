@@ -17,7 +17,7 @@ from worldmodel._types import Array, Bool, Key, PyTree
 from worldmodel.agents.batch_env import environment_action
 from worldmodel.agents.policies import check_bounded
 from worldmodel.agents.sequences import SequenceSearch
-from worldmodel.simulator import Dynamics, select_rows
+from worldmodel.simulator import Dynamics, replace_rows, select_rows
 from worldmodel.training.checkpoint import WorldModel
 from worldmodel.trajectory import Spec
 
@@ -101,8 +101,9 @@ class Planner:
 
     def replace_rows(self, where: Bool[Array, " B"], fresh: PlannerMemory, memory: PlannerMemory) -> PlannerMemory:
         """Rows of `fresh` where true, of `memory` elsewhere."""
-        replace = getattr(self.dynamics, "replace_rows", select_rows)
-        return PlannerMemory(replace(where, fresh.belief, memory.belief), select_rows(where, fresh.plan, memory.plan))
+        return PlannerMemory(
+            replace_rows(self.dynamics, where, fresh.belief, memory.belief), select_rows(where, fresh.plan, memory.plan)
+        )
 
     def _first_plan(self, rows: int) -> PyTree:
         space = self.spec.action_space

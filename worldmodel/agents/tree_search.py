@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from worldmodel._types import Array, Key, PyTree
 from worldmodel.agents.sequences import imagined_return
-from worldmodel.simulator import Dynamics
+from worldmodel.simulator import Dynamics, take_rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,10 +56,9 @@ class TreeSearch:
         self, dynamics: Dynamics, params: PyTree, act: Callable, belief: PyTree, plan: Array, key: Key[Array, " B"]
     ) -> tuple[Array, Array]:
         """As `worldmodel.agents.planner.Search.search`: the action that the tree favours, counted from 0."""
-        take: Any = getattr(dynamics, "take_rows", lambda state, rows: jax.tree.map(lambda leaf: leaf[rows], state))
 
         def one(row: Array, key: Array) -> Array:
-            return self._grow(dynamics, params, act, take(belief, row[None]), plan.shape[1], key)
+            return self._grow(dynamics, params, act, take_rows(dynamics, belief, row[None]), plan.shape[1], key)
 
         return jax.vmap(one)(jnp.arange(plan.shape[0]), key), plan
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from worldmodel._types import Array, PyTree
 from worldmodel.agents.policies import PureFunction
-from worldmodel.simulator import select_rows
+from worldmodel.simulator import replace_rows, select_rows, take_rows
 
 
 class Imagined(NamedTuple):
@@ -108,19 +108,10 @@ def after_histories(
     fresh, obs = dynamics.start_at(params, jax.random.split(key, count), *start)
     (state, obs), _ = jax.lax.scan(partial(_shown, dynamics, params, (fresh, obs)), (fresh, obs), history)
     again = jnp.repeat(jnp.arange(count), rollouts)
-    return _take(dynamics, state, again), jax.tree.map(lambda column: jnp.asarray(column)[again], obs), again
+    return take_rows(dynamics, state, again), jax.tree.map(lambda column: jnp.asarray(column)[again], obs), again
 
 
 def _shown(dynamics: Any, params: PyTree, fresh: Any, carry: Any, x: Any) -> tuple[Any, None]:
     obs, action, reward, real = x
     after = dynamics.observe(params, carry[0], action, obs, reward, jnp.zeros_like(real))
-    return (_replace(dynamics, ~real, fresh[0], after), select_rows(~real, fresh[1], obs)), None
-
-
-def _take(dynamics: Any, state: PyTree, picked: Array) -> PyTree:
-    take = getattr(dynamics, "take_rows", lambda state, rows: jax.tree.map(lambda leaf: leaf[rows], state))
-    return take(state, picked)
-
-
-def _replace(dynamics: Any, where: Array, new: PyTree, old: PyTree) -> PyTree:
-    return getattr(dynamics, "replace_rows", select_rows)(where, new, old)
+    return (replace_rows(dynamics, ~real, fresh[0], after), select_rows(~real, fresh[1], obs)), None

@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import jax
 from flax import struct
 
 from worldmodel._types import Array, Bool, Float, Key, PyTree
 from worldmodel.codec import StepCodec
 from worldmodel.perturbations.composition import Perturbations, PerturbationState
-from worldmodel.simulator import select_rows
+from worldmodel.simulator import replace_rows, select_rows, take_rows
 
 
 @struct.dataclass
@@ -76,9 +75,8 @@ class PerturbedDynamics:
 
     def replace_rows(self, where: Bool[Array, " B"], fresh: PerturbedState, state: PerturbedState) -> PerturbedState:
         """Rows of `fresh` where true; a progressive strength goes on from the episode before."""
-        replace = getattr(self.dynamics, "replace_rows", select_rows)
         return PerturbedState(
-            replace(where, fresh.world, state.world),
+            replace_rows(self.dynamics, where, fresh.world, state.world),
             self.perturbations.replace_rows(where, fresh.perturbations, state.perturbations),
         )
 
@@ -89,8 +87,9 @@ class PerturbedDynamics:
 
     def take_rows(self, state: PerturbedState, rows: Array) -> PerturbedState:
         """The episodes of `rows` int `[N]`, which may repeat."""
-        take = getattr(self.dynamics, "take_rows", lambda state, rows: jax.tree.map(lambda leaf: leaf[rows], state))
-        return PerturbedState(take(state.world, rows), self.perturbations.take_rows(state.perturbations, rows))
+        return PerturbedState(
+            take_rows(self.dynamics, state.world, rows), self.perturbations.take_rows(state.perturbations, rows)
+        )
 
     def _begun(self, key: Key[Array, " B"], world: PyTree, obs: PyTree) -> tuple[PerturbedState, PyTree]:
         return PerturbedState(world, self.perturbations.begin(self.codec, key, obs)), obs
