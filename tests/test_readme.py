@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import pytest
 
+from worldmodel.cli import VERBS
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 PYTHON = ("python",)
 SHELL = ("bash", "sh", "console")
@@ -93,7 +95,7 @@ def check_command(command: str) -> None:
     elif words[0] == "worldmodel":
         # Up to the first option; what follows it is a value or another option, which --help must name.
         names = [word for word in words[1:] if re.fullmatch(r"[a-z][a-z-]*", word)][:2]
-        verbs = names if names[:1] == ["data"] else names[:1]
+        verbs = names if " ".join(names) in VERBS else names[:1]
         shown = subprocess.run(
             [sys.executable, "-m", "worldmodel.cli", *verbs, "--help"], capture_output=True, text=True, check=False
         )
