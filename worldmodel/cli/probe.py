@@ -38,6 +38,8 @@ class Options:
     """Longest open-loop rollout, in steps."""
     full: bool = False
     """Judge single steps on more transitions, and the samples under each policy too: several times as long."""
+    certify: bool = False
+    """Leave what is certified in the run folder, for `trust=` of the simulator."""
     require: Require = ()
     """What the report must show, such as "spearman_lo>=0.8" or "trust_horizon>=50"; exit code 1 where it does not.
     Repeat it for more."""
@@ -71,6 +73,10 @@ def run(options: Options) -> dict[str, Any]:
         optimised=None if policies is None else list(policies)[-1],
     )
     report = found.to_json()
+    if options.certify:
+        if found.certificate is None:
+            raise ValueError(f"nothing is certified: {found.why['trust_region']}; name held-out logs with --corpus")
+        found.certificate.save(options.run)
     report["verdict"] = verdict(report)
     if not options.json:
         print(report["verdict"])
