@@ -66,9 +66,12 @@ def test_states_that_are_not_certified_are_named():
 
     assert found(good, bad).grade == "care"
     assert found(good, bad).text == (
-        "not where pole speed > 1.9 (10% of the logs' steps are not certified; there 40% of steps err by more than 0.25)"
+        "not where pole speed > 1.9 (40% of steps err there by more than 0.25; "
+        "10% of the logs' steps are in such states)"
     )
     assert found(good).grade == "yes" and found(bad).grade == "no"
+    rare = found(good, {**bad, "exceeding": 0.0})
+    assert rare.grade == "yes" and "all but 10% of their steps" in rare.text
 
 
 @pytest.mark.parametrize(
