@@ -1,6 +1,6 @@
 """Regions of the state space in which a simulator's steps are certified: the data and the predicate, without the fit.
 
-Found and judged by `worldmodel.fidelity.certify`, used by the simulator.
+Found and judged by `worldmodel.fidelity.certified_states`, used by the simulator.
 """
 
 from __future__ import annotations

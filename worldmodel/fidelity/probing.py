@@ -18,7 +18,7 @@ from worldmodel.agents.record import make_env
 from worldmodel.certificate import Certificate
 from worldmodel.corpus.columns import Columns
 from worldmodel.corpus.read import Corpus, open_corpus
-from worldmodel.fidelity.certify import certify, trust_region_json
+from worldmodel.fidelity.certified_states import certify, trust_region_json
 from worldmodel.fidelity.effort import QUICK, Effort
 from worldmodel.fidelity.estimates import json_safe
 from worldmodel.fidelity.gap import explain_gap
@@ -43,7 +43,7 @@ class FidelityReport:
       seed: of samples, starts and episodes.
       one_step: see `single_steps.one_step`.
       rollout: see `rollout.open_loop`.
-      trust_region: states in which steps may be trusted, see `certify.certify` and `trust_region_json`.
+      trust_region: states in which steps may be trusted, see `certified_states.certify` and `trust_region_json`.
       policies, ranking: see `panel.panel`.
       attribution: where the gap in return of one policy, `policy`, comes from, see `gap.explain_gap`.
       visits: see `visits.visits`.
@@ -113,7 +113,7 @@ def probe(
       invariants: by name, what must hold of every transition: `(obs, action, next_obs) -> bool [N]`, columns of `N`
         rows. How often it does not is counted in the logs, in every policy's real episodes, and in the simulator.
       optimised: name of the policy that was trained in this simulator, if one was.
-      tolerance: error of a step that is allowed where states are certified, see `certify.transition_errors`.
+      tolerance: error of a step that is allowed where states are certified, see `certified_states.transition_errors`.
       risk: share of steps that may exceed it there.
 
     Raises:

@@ -10,7 +10,7 @@ import numpy as np
 
 from worldmodel.certificate import Certificate
 from worldmodel.corpus.columns import Columns
-from worldmodel.fidelity.certify import inside_certified, state_numbers, transition_errors
+from worldmodel.fidelity.certified_states import inside_certified, state_numbers, transition_errors
 from worldmodel.fidelity.effort import QUICK, Effort
 from worldmodel.fidelity.ends import ends_of, success_threshold
 from worldmodel.fidelity.estimates import Estimate

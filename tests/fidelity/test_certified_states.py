@@ -13,7 +13,7 @@ from tests.fidelity.planted import log, planted_world
 from tests.support import untrained_model
 from worldmodel.certificate import FILE, Certificate, Node, Region
 from worldmodel.envs.control import check_control
-from worldmodel.fidelity.certify import certify, hierarchical_bound, judge_regions, risk_p_value
+from worldmodel.fidelity.certified_states import certify, hierarchical_bound, judge_regions, risk_p_value
 from worldmodel.simulator import Simulator
 from worldmodel.trust_region import CertifiedStates, Trust, TrustRule
 
