@@ -63,9 +63,7 @@ def certify(
     chosen = np.arange(columns.episodes)
     if len(chosen) > max_episodes:
         chosen = np.sort(np.random.default_rng(seed).choice(chosen, max_episodes, replace=False))
-    longest = int(min(columns.lengths[chosen].max(), MAX_STEPS))
-    replay = gather(columns, chosen, np.zeros(len(chosen), np.int64), longest)
-    steps = Steps.of(world.dynamics.codec.observation, replay, teacher_forced(world, replay, seed, batch=batch))
+    steps = replayed(world, columns, chosen, batch=batch, seed=seed)
     flat = state_numbers(world, steps)
     return judge_regions(
         transition_errors(world, steps),
@@ -79,6 +77,13 @@ def certify(
         step=world.step,
         seed=seed,
     )
+
+
+def replayed(world: WorldModel, columns: Columns, episodes: np.ndarray, *, batch: int = BATCH, seed: int = 0) -> Steps:
+    """The first `MAX_STEPS` steps of episodes int64 `[E]`, with what the model says of each."""
+    longest = int(min(columns.lengths[episodes].max(), MAX_STEPS))
+    replay = gather(columns, episodes, np.zeros(len(episodes), np.int64), longest)
+    return Steps.of(world.dynamics.codec.observation, replay, teacher_forced(world, replay, seed, batch=batch))
 
 
 def judge_regions(
