@@ -95,6 +95,14 @@ def test_bad_states_are_left_out_and_the_rest_keeps_the_risk():
     assert np.mean(certified) > 0.5
 
 
+def test_few_episodes_judge_one_region():
+    rng = np.random.default_rng(8)
+    errors, episode, x = episodes(30, 10, rng)
+    found = judge_regions(0.1 * errors, episode, x, ["x"], **ASKED)
+    assert [(region.rule, region.episodes, region.certified) for region in found.regions] == [("everywhere", 30, True)]
+    assert len(judge_regions(*episodes(80, 10, rng), ["x"], **ASKED).regions) > 1
+
+
 def test_a_bias_that_all_members_share_is_seen():
     columns = log(80)
     good, bad = (planted_world(columns, bias=(b, b)) for b in (0.0, 0.08))

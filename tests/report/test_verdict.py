@@ -70,6 +70,7 @@ def test_states_that_are_not_certified_are_named():
         "10% of the logs' steps are in such states)"
     )
     assert found(good).grade == "yes" and found(bad).grade == "no"
+    assert found({**bad, "exceeding": 0.0}).grade == "unknown"
     rare = found(good, {**bad, "exceeding": 0.0})
     assert rare.grade == "yes" and "all but 10% of their steps" in rare.text
 

@@ -1,8 +1,8 @@
 """In which states a simulator's steps may be trusted: regions, each with a bound on its error and a controlled risk.
 
-The episode is the unit. Regions are found on half of the episodes and judged on the other, each by itself (Mondrian):
-an average over all states says nothing about the bad ones. The error is that of the ensemble's average against what
-really happened, so that a bias which all members share counts.
+The episode is the unit. Regions are found on half of the episodes, where there are enough, and judged on the other,
+each by itself (Mondrian): an average over all states says nothing about the bad ones. The error is that of the
+ensemble's average against what really happened, so that a bias which all members share counts.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ MAX_FEATURES = 512
 MAX_STEPS = 1000
 BATCH = 64
 """Episodes that are replayed at once."""
+ENOUGH = 3
+"""Times as many episodes as certify a faultless region: fewer judge a single region, which is everywhere."""
 UNIT = "standard deviations of a step's change, root mean square over the numbers that change"
 
 
@@ -109,6 +111,8 @@ def judge_regions(
     if not 0.0 < tolerance < math.inf:
         raise ValueError(f"tolerance is {tolerance}; a finite number above 0 is needed")
     over = errors > tolerance
+    if rules is None and len(np.unique(episode)) < ENOUGH * math.log(1.0 - confidence) / math.log(1.0 - risk):
+        flat = flat[:, :0]
     if rules is None:
         root, words, signed, judges = _find(np.minimum(errors, 4 * tolerance), episode, flat, names, seed)
     else:

@@ -191,6 +191,8 @@ def _states(report: Mapping[str, Any]) -> Finding | None:
         return None
     left_out = [region for region in regions if not region["certified"]]
     wrong = [region for region in left_out if (region["exceeding"] or 0.0) > found["risk"]]
+    if len(left_out) == len(regions) and not wrong:
+        return Finding("states", "unknown", "in which states: too few held-out episodes to certify any")
     if len(left_out) == len(regions):
         return Finding("states", "no", "in any state by itself: nowhere is the risk of a wrong step certified")
     if wrong:
