@@ -23,7 +23,7 @@ _HOME = {
     "kink": "breaks",
     "thresholds": "every_threshold",
     "as_efficiency": "transfer",
-    "headroom": "transfer",
+    "headroom_of": "transfer",
     "transfer_efficiency": "transfer",
     "pooled_threshold": "pooled",
     "factorial": "contrasts",

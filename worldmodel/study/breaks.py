@@ -12,20 +12,18 @@ import math
 from typing import Any, Literal
 
 import numpy as np
-from scipy import special, stats
+from scipy import stats
 
 from worldmodel.fidelity.estimates import LEVEL, Estimate
+from worldmodel.study.least_squares import line_fits
 from worldmodel.study.means import WorldModelMeans, over_world_models
 from worldmodel.study.response import Response, response
-from worldmodel.study.sigmoid import fit_sigmoid
+from worldmodel.study.sigmoid import MISFIT_LEVEL, leap_p_value
 
 HANSEN_95 = -2.0 * math.log(1.0 - math.sqrt(LEVEL))
 """95% point of the likelihood ratio of a jump's place: 7.352 (Hansen 2000, Econometrica 68, table I)."""
 
 TRIM = 0.1
-MISFIT_LEVEL = 0.01
-"""Level at which a shape is refused because another fits better."""
-
 _PLACES, _FINE = 60, 801
 
 
@@ -62,7 +60,7 @@ def kink(means: WorldModelMeans, *, alpha: float = 0.05, seed: int = 0, repetiti
         return _none(curve, p, f"no kink is shown: a straight line does as well (p = {p:.3f})")
     places = np.linspace(curve.levels[0], curve.levels[-1], _FINE)[1:]
     shape = np.minimum(curve.phi, places[:, None])
-    rss, slope = _line_fits(shape, curve.y)
+    rss, slope = line_fits(shape, curve.y)
     best = int(rss.argmin())
     if slope[best] <= 0:
         return _none(curve, p, "the curve bends, but it does not rise and then flatten")
@@ -97,9 +95,9 @@ def jump(means: WorldModelMeans, *, alpha: float = 0.05, seed: int = 0, repetiti
     if p > alpha:
         return _none(curve, p, f"no jump is shown: a straight line does as well (p = {p:.3f})")
     places = curve.levels[:-1]
-    rss, rise = _line_fits((curve.phi > places[:, None]).astype(np.float64), curve.y)
+    rss, rise = line_fits((curve.phi > places[:, None]).astype(np.float64), curve.y)
     best, n = int(rss.argmin()), len(curve.y)
-    if (gradual := _gradual(curve, float(rss[best]))) < MISFIT_LEVEL:
+    if (gradual := leap_p_value(curve.phi, curve.y)) < MISFIT_LEVEL:
         return _none(curve, p, f"the curve rises gradually, it does not leap (p = {gradual:.3g} against a sigmoid)")
     kept = np.flatnonzero(n * (rss - rss[best]) <= HANSEN_95 * rss[best])
     # The jump is anywhere between the last fidelity before it and the first after it.
@@ -156,26 +154,10 @@ def _lack_of_fit(curve: Response, rss: float, parameters: int) -> float:
     return float(stats.f.sf((rss - inside) / more / (inside / df), more, df))
 
 
-def _gradual(curve: Response, rss: float) -> float:
-    """P-value of a leap against a sigmoid, of which it is the limit of infinite slope."""
-    n = len(curve.y)
-    low, rise, log_slope, middle = fit_sigmoid(curve.phi, curve.y[None], np.ones(n))[0]
-    smooth = low + rise * special.expit(np.exp(log_slope) * (curve.phi - middle))
-    left = float(((curve.y - smooth) ** 2).sum())
-    return 1.0 if left <= 0 else float(stats.f.sf((rss - left) / (left / (n - 4)), 1, n - 4))
-
-
 def _largest_share(y: np.ndarray, line: np.ndarray, shapes: np.ndarray) -> np.ndarray:
     """Largest part of the line's residual sum of squares that one of the shapes explains (a function of F): `[R]`."""
     left = (y**2).sum(axis=1) - ((y @ line) ** 2).sum(axis=1)
     return ((y @ shapes.T) ** 2).max(axis=1) / left
-
-
-def _line_fits(shapes: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Residual sum of squares and slope of `y` `[n]` on each row of `shapes` `[G, n]`, with a constant."""
-    shapes, y = shapes - shapes.mean(axis=1, keepdims=True), y - y.mean()
-    slope = (shapes @ y) / np.maximum((shapes**2).sum(axis=1), 1e-300)
-    return (y**2).sum() - slope * (shapes @ y), slope
 
 
 def _none(curve: Response, p: float, why: str) -> Break:

@@ -1,7 +1,12 @@
-"""A threshold from a curve that rises and is otherwise free: isotonic regression, linear between the levels."""
+"""A threshold from a curve that rises and is otherwise free: isotonic regression, linear between the levels.
+
+What the curve does between two levels was not observed. Where it keeps bending as it does around them, it lies between
+the chord and the lines of the neighbouring gaps: the interval is widened by how far that can move the crossing.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -21,7 +26,7 @@ def isotonic_threshold(
 ) -> Estimate:
     """Where an isotonic fit reaches the target; 95% bootstrap interval over world models and runs of the other arm.
 
-    Valid for curves that rise and are about linear between neighbouring levels, on a grid. Refused, with `why`: a
+    Valid for curves that rise without a leap, on a grid. Refused, with `why`: a
     jittered design (a bootstrap of isotonic regression at single points is inconsistent), a step on a grid, a curve
     that falls. An end is null where it is beyond the levels.
     """
@@ -38,7 +43,37 @@ def isotonic_threshold(
     point = crossing(curve.levels, pooled_adjacent(curve.mean[None], weight), curve.target(estimand))[0]
     rising = pooled_adjacent(curve.draw_means(rng, repetitions), weight)
     draws = crossing(curve.levels, rising, curve.draw_targets(estimand, rng, repetitions))
-    return threshold_estimate(float(point), draws, curve)
+    found = threshold_estimate(float(point), draws, curve)
+    if found.mean is None:
+        return found
+    fit = pooled_adjacent(curve.mean[None], weight)[0]
+    earliest, latest = between_levels(curve.levels, fit, curve.target(estimand))
+    # What noise moves and what the bend moves are apart: they add as squares.
+    lo = None if found.lo is None else found.mean - math.hypot(found.mean - found.lo, found.mean - earliest)
+    hi = None if found.hi is None else found.mean + math.hypot(found.hi - found.mean, latest - found.mean)
+    return dataclasses.replace(found, lo=lo, hi=hi)
+
+
+def between_levels(phi: np.ndarray, rising: np.ndarray, target: float) -> tuple[float, float]:
+    """Earliest and latest place inside its gap where a curve through `rising` `[K]` at `phi` `[K]` reaches `target`.
+
+    A curve that bends one way around the gap lies between the chord and the nearer of its neighbours' lines; where it
+    bends both ways, between all of them. The target must lie between two levels.
+    """
+    k = int(np.argmax(rising >= target)) - 1
+    start, end = float(phi[k]), float(phi[k + 1])
+    slopes = np.diff(rising) / np.diff(phi)
+    middle = float(slopes[k])
+    left = float(slopes[k - 1]) if k > 0 else middle
+    right = float(slopes[k + 1]) if k + 1 < len(slopes) else middle
+    chord = start + float(target - rising[k]) / middle
+    from_left = min(start + float(target - rising[k]) / left, end) if left > 0 else end
+    from_right = max(end - float(rising[k + 1] - target) / right, start) if right > 0 else start
+    if left >= middle >= right:
+        return max(from_left, from_right), chord
+    if left <= middle <= right:
+        return chord, min(from_left, from_right)
+    return min(chord, from_left, from_right), max(chord, from_left, from_right)
 
 
 def threshold_estimate(point: float, draws: np.ndarray, curve: Response) -> Estimate:
@@ -50,18 +85,21 @@ def threshold_estimate(point: float, draws: np.ndarray, curve: Response) -> Esti
 
 
 def falls(curve: Response, seed: int, repetitions: int = 999) -> str | None:
-    """Why the curve cannot be taken to rise, or None: level means are compared with their isotonic fit.
+    """Why the curve cannot be taken to rise, or None: means of levels are compared with their isotonic fit.
 
     The null distribution is that of a flat curve with the same spread, which is the hardest of rising ones to tell.
+    World models with fidelities of their own are taken by fives.
     """
-    weight = curve.count.astype(np.float64)
-    inside = curve.y - curve.mean[curve.level]
-    sd = math.sqrt(float((inside**2).sum()) / max(len(curve.y) - len(curve.levels), 1))
+    level = curve.level if curve.replicated else np.minimum(np.arange(len(curve.y)) // 5, max(len(curve.y) // 5 - 1, 0))
+    weight = np.bincount(level).astype(np.float64)
+    mean = np.bincount(level, curve.y) / weight
+    inside = curve.y - mean[level]
+    sd = math.sqrt(float((inside**2).sum()) / max(len(curve.y) - len(weight), 1))
     if sd == 0:
-        return "the mean return falls as fidelity rises" if (np.diff(curve.mean) < 0).any() else None
+        return "the mean return falls as fidelity rises" if (np.diff(mean) < 0).any() else None
     rng = np.random.default_rng([seed, 1])
     flat = sd * rng.normal(size=(repetitions, len(weight))) / np.sqrt(weight)
-    both = np.concatenate([curve.mean[None], flat])
+    both = np.concatenate([mean[None], flat])
     misfit = ((both - pooled_adjacent(both, weight)) ** 2 * weight).sum(axis=1)
     p = (1 + np.sum(misfit[1:] >= misfit[0])) / (1 + repetitions)
     return None if p > FALL_LEVEL else f"the return falls as fidelity rises (p = {p:.3f}), where it is taken to rise"

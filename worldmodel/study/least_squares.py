@@ -12,6 +12,13 @@ Model = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 _UP, _DOWN = 8.0, 0.3
 
 
+def line_fits(shapes: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Residual sum of squares and slope `[G]` of `y` `[n]` on each row of `shapes` `[G, n]`, with a constant."""
+    shapes, y = shapes - shapes.mean(axis=1, keepdims=True), y - y.mean()
+    slope = (shapes @ y) / np.maximum((shapes**2).sum(axis=1), 1e-300)
+    return (y**2).sum() - slope * (shapes @ y), slope
+
+
 def least_squares(
     model: Model,
     start: np.ndarray,

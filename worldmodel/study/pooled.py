@@ -58,8 +58,8 @@ def pooled_threshold(
 ) -> Pooled:
     """Fits the curve to the units of arm `simulated` of one environment, corruption and deployment.
 
-    `scale` "efficiency" puts every complexity on the scale of its own anchors first (arms `no_training` and
-    `reference`, which are then resampled, too): use it where they differ much between complexities.
+    `scale` "efficiency" puts every setting of the dials on the scale of its own anchors first (arms `no_training` and
+    `reference`, which are then resampled, too): use it where they differ much between settings.
 
     Raises:
       ValueError: several environments, corruptions or deployments, fewer than 4 levels of fidelity, or both dials have
@@ -77,8 +77,8 @@ def pooled_threshold(
     moves = np.stack([np.prod([codes[d] for d in SHIFTS[name]], axis=0) for name in shifts], axis=1)
     x, where, y, drawn, weight, weights = _cells(own, moves, rng, repetitions)
     if scale == "efficiency":
-        complexity = _first_by(own.complexity, own, moves, len(x))
-        y, drawn = _on_anchors(means, complexity, y, drawn, rng)
+        dials = np.stack([_first_by(column, own, moves, len(x)) for column in (own.complexity, own.diversity)], axis=1)
+        y, drawn = _on_anchors(means, dials, y, drawn, rng)
     width = float(np.ptp(x))
     spread = float(np.ptp(y)) or 1.0
     free = np.full(len(shifts), 4 * width)
@@ -150,15 +150,18 @@ def _first_by(values: np.ndarray, own: WorldModelMeans, moves: np.ndarray, size:
 
 
 def _on_anchors(
-    means: WorldModelMeans, complexity: np.ndarray, y: np.ndarray, drawn: np.ndarray, rng: np.random.Generator
+    means: WorldModelMeans, dials: np.ndarray, y: np.ndarray, drawn: np.ndarray, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
     y, drawn = y.copy(), np.array(drawn)
-    for value in levels(complexity):
-        here = complexity == value
-        base, reference = (means.select(complexity=float(value)).returns(arm) for arm in ("no_training", "reference"))
+    for complexity, diversity in np.unique(dials, axis=0):
+        here = ((dials == (complexity, diversity)) | np.isnan(dials)).all(axis=1)
+        setting = {"complexity": float(complexity), "diversity": float(diversity)}
+        near = means.select(**{name: value for name, value in setting.items() if not math.isnan(value)})
+        base, reference = near.returns("no_training"), near.returns("reference")
         if min(len(base), len(reference)) < 2 or reference.mean() <= base.mean():
             raise ValueError(
-                f"complexity {value:g} has no headroom or fewer than 2 units of arms 'no_training' and 'reference'"
+                f"complexity {complexity:g}, diversity {diversity:g} has no headroom, or fewer than 2 units of arms "
+                "'no_training' and 'reference'"
             )
         b, r = (resampled_means(values, rng, len(drawn))[:, None] for values in (base, reference))
         y[:, here] = (y[:, here] - base.mean()) / (reference.mean() - base.mean())

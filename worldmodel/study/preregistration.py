@@ -19,12 +19,12 @@ from worldmodel.fidelity.estimates import json_safe
 from worldmodel.study.contrasts import PREREGISTERED
 from worldmodel.study.estimands import Estimand, Tolerance
 from worldmodel.study.means import WorldModelMeans
-from worldmodel.study.transfer import headroom
+from worldmodel.study.transfer import conditions, headroom_of, named
 
 
 @dataclasses.dataclass(frozen=True)
 class Exclusion:
-    """A rule that leaves out whole conditions (environment and complexity), never single runs.
+    """A rule that leaves out whole conditions (environment, complexity, diversity, deployment), never single runs.
 
     "no_headroom": training in reality is not clearly better than none. "ceiling": the reference's mean is above
     `limit`, so that conditions there carry no information.
@@ -124,18 +124,11 @@ def compare(registration: Preregistration, path: Path) -> dict[str, Any]:
 def apply_exclusions(means: WorldModelMeans, rules: Sequence[Exclusion]) -> tuple[WorldModelMeans, list[str]]:
     """The conditions that no rule leaves out, and a sentence for each that one does."""
     keep, said = np.ones(len(means), bool), []
-    conditions = sorted({(str(e), float(c)) for e, c in zip(means.environment, means.complexity, strict=True)})
-    for environment, complexity in conditions:
-        here = (means.environment == environment) & (
-            np.isnan(means.complexity) if np.isnan(complexity) else means.complexity == complexity
-        )
-        anchors = means.where(here & (means.deployment == "training"))
-        for rule in rules:
-            why = _broken(rule, anchors)
-            if why is not None:
-                keep &= ~here
-                said.append(f"{environment}, complexity {complexity:g}: {why}")
-                break
+    for here, anchors in conditions(means):
+        broken = next((why for rule in rules if (why := _broken(rule, anchors)) is not None), None)
+        if broken is not None:
+            keep &= ~here
+            said.append(f"{named(anchors)}: {broken}")
     return means.where(keep), said
 
 
@@ -146,5 +139,5 @@ def _broken(rule: Exclusion, anchors: WorldModelMeans) -> str | None:
             raise ValueError("rule 'ceiling' needs arm 'reference' in every condition")
         over = rule.limit is not None and top.mean() > rule.limit
         return f"at the ceiling: the reference's mean {top.mean():.4g} is above {rule.limit:g}" if over else None
-    room = headroom(anchors)
+    room = headroom_of(anchors)
     return room.why if room.lo is not None and room.lo <= 0 else None

@@ -9,17 +9,21 @@ import dataclasses
 import math
 
 import numpy as np
+from scipy import stats
 
 from worldmodel.fidelity.estimates import Estimate
 from worldmodel.study.estimands import Estimand
 from worldmodel.study.isotonic import falls, threshold_estimate
-from worldmodel.study.least_squares import Model, least_squares
+from worldmodel.study.least_squares import Model, least_squares, line_fits
 from worldmodel.study.means import WorldModelMeans, over_world_models
-from worldmodel.study.response import response, step_on_a_grid
+from worldmodel.study.response import Response, response, step_on_a_grid
 
 _MIDDLES, _SLOPES = 41, 15
 LEAST_SLOPE, GREATEST_SLOPE = 0.5, 200.0
 """Of the sigmoid, over the range of `x`."""
+
+MISFIT_LEVEL = 0.01
+"""Level at which a shape is refused because another fits better."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +50,8 @@ def sigmoid_threshold(
 
     Valid where the curve is such a sigmoid, on a grid or jittered. (A hinge is none: there it is biased.) `log`: of the
     logarithm of `fidelity`, for amounts of data or compute; the threshold is in the amount's own units. Refused, with
-    `why`: a step on a grid, a curve that falls. ValueError as `response`, or for fewer than 5 levels.
+    `why`: a step (on a grid, or one that no sigmoid fits better), a curve that falls. ValueError as `response`, or for
+    fewer than 5 levels.
     """
     curve = response(means, estimand, "sigmoid_threshold")
     if len(curve.levels) < 5:
@@ -65,7 +70,7 @@ def sigmoid_threshold(
         drawn = np.broadcast_to(y, (repetitions, n))
         weights = rng.multinomial(n, np.full(n, 1 / n), repetitions).astype(np.float64)
     point = fit_sigmoid(x, y, weight)
-    why = curve.replicated and (step_on_a_grid(curve, target) or falls(curve, seed))
+    why = falls(curve, seed) or (step_on_a_grid(curve, target) if curve.replicated else _a_leap(curve))
     if why:
         found = Estimate(None, None, None, len(curve.y), why)
     else:
@@ -76,6 +81,20 @@ def sigmoid_threshold(
         found = threshold_estimate(float(back(reached)) if math.isfinite(reached) else float(reached), draws, curve)
     low, rise, log_slope, middle = (float(v) for v in point[0])
     return SigmoidThreshold(found, low, rise, math.exp(log_slope), middle)
+
+
+def leap_p_value(phi: np.ndarray, y: np.ndarray) -> float:
+    """P-value of a leap between two levels, against a sigmoid, whose limit of infinite slope it is; `[n]` both."""
+    places = np.unique(phi)[:-1]
+    leap = float(line_fits((phi > places[:, None]).astype(np.float64), y)[0].min())
+    n, fit = len(y), fit_sigmoid(phi, y[None], np.ones(len(y)))
+    left = float(((y - _model(phi)(fit)[0][0]) ** 2).sum())
+    return 1.0 if left <= 0 or n < 5 else float(stats.f.sf((leap - left) / (left / (n - 4)), 1, n - 4))
+
+
+def _a_leap(curve: Response) -> str | None:
+    p = leap_p_value(curve.phi, curve.y)
+    return None if p < MISFIT_LEVEL else f"a leap fits as well as a sigmoid (p = {p:.3f}): use jump"
 
 
 def fit_sigmoid(x: np.ndarray, y: np.ndarray, weight: np.ndarray, *, start: np.ndarray | None = None) -> np.ndarray:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterator
 from typing import Literal
 
 import numpy as np
@@ -20,12 +21,12 @@ from worldmodel.study.response import resampled_means
 
 
 @over_world_models
-def headroom(means: WorldModelMeans) -> Estimate:
-    """`J_ref - J_base` of one environment, complexity and deployment, with Welch's 95% interval.
+def headroom_of(means: WorldModelMeans) -> Estimate:
+    """`J_ref - J_base` of one environment, complexity, diversity and deployment, with Welch's 95% interval.
 
     `why` says "no headroom" where the interval is not above zero.
     """
-    base, reference, _ = _arms(means, "headroom")
+    base, reference, _ = _arms(means, "headroom_of")
     estimate = _difference(reference, base)
     if estimate.lo is None or estimate.lo > 0:
         return estimate
@@ -46,7 +47,7 @@ def transfer_efficiency(
     Fieller's interval (t with Satterthwaite's degrees of freedom at the estimate) or a bootstrap over the units of all
     three arms. Null with `why` where there is no headroom. ValueError for several cells, or for fewer than two units.
     """
-    the_only(means, "fidelity", "diversity", "corruption", what="transfer_efficiency")
+    the_only(means, "fidelity", "corruption", what="transfer_efficiency")
     base, reference, y = _arms(means, "transfer_efficiency", arm)
     room = _difference(reference, base)
     if room.lo is None or room.lo <= 0:
@@ -88,23 +89,41 @@ def fieller(y: np.ndarray, base: np.ndarray, reference: np.ndarray) -> Estimate:
 def as_efficiency(means: WorldModelMeans) -> WorldModelMeans:
     """Returns on the scale of their own anchors: 0 is no training, 1 is training in reality.
 
-    Anchors are the means of arms `no_training` and `reference` of each environment, complexity and deployment; they are
-    taken as known. ValueError where one is missing, or where there is no headroom.
+    Anchors are the means of arms `no_training` and `reference` of each environment, complexity, diversity (or of all,
+    if it does not apply to them) and deployment; they are taken as known. ValueError where one is missing, or where
+    there is no headroom.
     """
     out = means.real_return.copy()
-    cells = np.stack([means.environment, means.complexity.astype(np.str_), means.deployment])
-    for cell in np.unique(cells, axis=1).T:
-        here = (cells == cell[:, None]).all(axis=0)
-        room = headroom(means.where(here))
+    for here, anchors in conditions(means):
+        room = headroom_of(anchors)
         if room.mean is None or room.lo is None or room.lo <= 0:
-            raise ValueError(f"{', '.join(cell)}: {_no_headroom(room)}; leave it out by a rule set beforehand")
-        base = means.real_return[here & (means.arm == "no_training")].mean()
-        out[here] = (means.real_return[here] - base) / room.mean
+            raise ValueError(f"{named(anchors)}: {_no_headroom(room)}; leave it out by a rule set beforehand")
+        out[here] = (means.real_return[here] - anchors.returns("no_training").mean()) / room.mean
     return dataclasses.replace(means, real_return=out)
 
 
+def conditions(means: WorldModelMeans) -> Iterator[tuple[np.ndarray, WorldModelMeans]]:
+    """Every environment, complexity, diversity and deployment: which units are of it bool `[M]`, and its anchors."""
+    names = ("environment", "complexity", "diversity", "deployment")
+    keys = np.stack([getattr(means, name).astype(np.str_) for name in names])
+    anchor = np.isin(means.arm, ("no_training", "reference"))
+    for key in np.unique(keys, axis=1).T:
+        alike = keys == key[:, None]
+        # An anchor whose diversity does not apply stands for all diversities.
+        near = alike[[0, 1, 3]].all(axis=0) & (alike[2] | np.isnan(means.diversity))
+        yield alike.all(axis=0), means.where(anchor & near)
+
+
+def named(anchors: WorldModelMeans) -> str:
+    """A condition in words, of its anchors."""
+    if len(anchors) == 0:
+        return "a condition without anchors"
+    dials = f"complexity {anchors.complexity[0]:g}, diversity {anchors.diversity[0]:g}"
+    return f"{anchors.environment[0]} ({dials}, {anchors.deployment[0]})"
+
+
 def _arms(means: WorldModelMeans, what: str, arm: str | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    the_only(means, "environment", "complexity", "deployment", what=what)
+    the_only(means, "environment", "complexity", "diversity", "deployment", what=what)
     base, reference = means.returns("no_training"), means.returns("reference")
     y = means.returns(arm) if arm else reference
     for name, values in (("no_training", base), ("reference", reference), (arm or "reference", y)):
