@@ -204,7 +204,7 @@ def exact_flip(horizon: int) -> float:
 def two_arms(i: int) -> dict[str, Any]:
     """Safe .6 against risky .4, which the simulator rates at `p + (1 - f)(1 - p)`: from 2/3 on it is seen through."""
     rng = np.random.default_rng([i, 5])
-    spread = 0.4 + 0.6 * (np.arange(60) + 0.5) / 60
+    spread = 0.4 + 0.6 * (np.arange(60) + rng.uniform()) / 60
     means = per_world_model(_deployed([("simulated", phi, rng) for phi in spread], np.full((1, 1), 0.4), 100_000))
     return _judged(jump(means, seed=i, repetitions=499).place, 2 / 3)
 
