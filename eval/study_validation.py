@@ -319,10 +319,10 @@ def pilot_cells() -> Iterator[Cell]:
 PARTS: dict[str, Callable[[], Iterator[Cell]]] = {
     "alarms": alarm_cells,
     "flip": flip_cells,
-    "pooled": pooled_cells,
     "contrasts": contrast_cells,
     "transfer": transfer_cells,
     "pilot": pilot_cells,
+    "pooled": pooled_cells,
     "thresholds": threshold_cells,
 }
 

@@ -93,7 +93,8 @@ def pooled_threshold(
     both = np.concatenate([point, fits])
     both[:, 1] += both[:, 0]
     both[:, 2] = np.exp(both[:, 2])
-    tail = max(len(own) - len(names), 2)
+    # Only fidelities on the slope tell where it is: about half of the degrees of freedom.
+    tail = max((len(own) - (len(x) if len(x) < len(own) else len(names))) // 2, 2)
     out = {
         name: percentile_estimate(float(both[0, i]), both[1:, i], len(own), tail_n=tail) for i, name in enumerate(names)
     }
