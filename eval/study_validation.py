@@ -10,6 +10,8 @@ of training in reality as world models at a level), and runs the estimators on i
 
 `thresholds`  known response curves: is the least fidelity within .1 of the reference (or the kink, or the jump) inside
               the 95% interval? `claimed`: the estimator says it is valid there. `refused`: null with a reason.
+              `finite`: neither end is open. `error`: of the centre. `below`: the interval lies under the truth.
+              `c`: conservative, above 97%.
 `alarms`      kinks and jumps found where there are none.
 `flip`        two actions, one of which a faulty simulator overrates: a jump at exactly 2/3 (H = 0 below). And `H` such
               decisions that must all succeed: thresholds .723, .777, .819, .847 for `H` = 1, 2, 4, 8. World models are
@@ -105,10 +107,10 @@ def main() -> None:
 def threshold_cells() -> Iterator[Cell]:
     """Curves, estimators and numbers of world models; kinks and jumps only where there is one."""
     for curve, estimator, seeds in itertools.product(CURVES, CLAIMS, SEEDS):
-        if curve not in TRIED[estimator]:
-            continue
         known = CURVES[curve]
         truth = {"kink": known.kink, "jump, jittered": known.jump}.get(estimator, known.tolerance(DELTA))
+        if curve not in TRIED[estimator] or truth is None:
+            continue
 
         def repetition(i: int, curve: str = curve, estimator: str = estimator, seeds: int = seeds, truth=truth) -> dict:
             rng = np.random.default_rng([i, seeds, sum(map(ord, curve))])
@@ -140,8 +142,7 @@ def _judged(estimate: Estimate, truth: float) -> dict[str, Any]:
     parts, why = (estimate.mean, estimate.lo, estimate.hi), estimate.why or ""
     nowhere = parts == (None, None, None)
     beyond = nowhere and why.startswith("not reached")
-    refused = nowhere and not beyond and "fidelity" not in why.split(";")[0][:20]
-    refused = refused and not why.startswith(("not even", "already"))
+    refused = nowhere and not why.startswith(("not reached", "not even", "already"))
     low = -math.inf if estimate.lo is None else estimate.lo
     high = math.inf if estimate.hi is None else estimate.hi
     holds = math.isinf(truth) if beyond else not refused and low <= truth <= high
@@ -340,13 +341,22 @@ def _summed(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def table(cells: list[dict[str, Any]]) -> str:
-    """Markdown: a row per cell; counts become shares of repetitions (of those not refused, for what is covered)."""
-    if not cells:
-        return ""
-    rows = [_row(cell) for cell in cells]
-    head = list(rows[0])
+    """Markdown: a row per cell, or per cells that differ in `seeds` alone, their numbers in the order of `seeds`.
+
+    Counts become shares of repetitions (of those not refused, for what is covered).
+    """
+    rows: dict[str, list[dict[str, str]]] = {}
+    for cell in cells:
+        row = _row(cell)
+        same = {name: value for name, value in row.items() if name in _KEYS - {"seeds"} or name in _NAMES}
+        rows.setdefault(json.dumps(same), []).append(row)
+    head = list(dict.fromkeys(name for group in rows.values() for row in group for name in row))
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    return "\n".join([*lines, *(f"| {' | '.join(str(row.get(name, '-')) for name in head)} |" for row in rows)])
+    for group in rows.values():
+        columns = [[row.get(name, "-") for row in group] for name in head]
+        joined = [values[0] if len(set(values)) == 1 else ", ".join(values) for values in columns]
+        lines.append(f"| {' | '.join(joined)} |")
+    return "\n".join(lines)
 
 
 def _row(cell: dict[str, Any]) -> dict[str, str]:
@@ -356,12 +366,12 @@ def _row(cell: dict[str, Any]) -> dict[str, str]:
     for name, value in cell.items():
         if name in ("part", "promised"):
             continue
-        if name == "repetitions" or not isinstance(value, (int, float)) or isinstance(value, bool) or name in _KEYS:
+        if name == "truth":
+            out[name] = f"{value:.3f}"
+        elif name == "repetitions" or not isinstance(value, (int, float)) or isinstance(value, bool) or name in _KEYS:
             out[name] = str(value)
         elif name.startswith("covered"):
-            out[name] = (
-                f"{value / stated:.3f}" + (" (conservative)" if value > 0.97 * stated else "") if stated else "-"
-            )
+            out[name] = f"{value / stated:.3f}" + (" c" if value > 0.97 * stated else "") if stated else "-"
         elif name == "width":
             out[name] = f"{value / cell['finite']:.3f}" if cell["finite"] else "-"
         elif name == "error":
@@ -374,6 +384,7 @@ def _row(cell: dict[str, Any]) -> dict[str, str]:
 
 
 _KEYS = {"seeds", "world_models", "H", "truth", "sd", "policies", "headroom"}
+_NAMES = {"curve", "estimator", "claimed", "test", "planted", "unit", "method"}
 
 
 if __name__ == "__main__":

@@ -29,9 +29,9 @@ def two_kinds(second: str = "linear", lower: float = 0.0, seed: int = 0, seeds: 
 
 
 def test_kinds_that_share_a_curve():
-    # At a true 5%, more than 7 of 40 happens once in 1,000 times.
-    found = [scalar_sufficiency(two_kinds(seed=seed)) for seed in range(40)]
-    assert sum(f.p_curve <= 0.05 for f in found) <= 7 and sum(f.p_interaction <= 0.05 for f in found) <= 7
+    # At a true 5%, more than 5 of 20 happens once in 3,000 times.
+    found = [scalar_sufficiency(two_kinds(seed=seed)) for seed in range(20)]
+    assert sum(f.p_curve <= 0.05 for f in found) <= 5 and sum(f.p_interaction <= 0.05 for f in found) <= 5
     assert found[0].kinds == ("none", "rewards") and found[0].n == 40
 
 
