@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from worldmodel.agents.batch_env import Interface
+from worldmodel.agents.counting import StepLedger
 from worldmodel.agents.evaluate import real_episodes
 from worldmodel.agents.policies import noise_ladder
 from worldmodel.agents.ppo import load_policy
@@ -66,7 +67,7 @@ def main() -> None:
     )
     final = load_policy(options.run / "policy.npz", Interface(spec, world.dynamics.codec))
     policies = {
-        name: errors_of(world, real_episodes(spec, policy, episodes=100, seed=options.seed + 1))
+        name: errors_of(world, real_episodes(spec, policy, episodes=100, seed=options.seed + 1, ledger=StepLedger()))
         for name, policy in list(noise_ladder(final).items())[::3]
     }
     names = observation_names(spec.env_id, logs.flat.shape[1])
