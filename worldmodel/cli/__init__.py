@@ -36,6 +36,9 @@ VERBS = {
     ),
     "train": ("worldmodel.cli.train", "Options", "run", "train a world model on a corpus"),
     "probe": ("worldmodel.cli.probe", "Options", "run", "measure where a world model can be trusted"),
+    "study": ("worldmodel.cli.study", "StudyOptions", "study", "fidelity against transfer, over dials and seeds"),
+    "study status": ("worldmodel.cli.study_status", "StatusOptions", "status", "what of a study is done, missing, failed"),
+    "study report": ("worldmodel.cli.study_report", "ReportOptions", "report", "what a study's folder says so far"),
     "play": ("worldmodel.cli.play", "PlayOptions", "play", "step an imagined world, beside the real one"),
     "info": ("worldmodel.cli.info", "Options", "run", "versions and devices"),
 }
@@ -74,7 +77,7 @@ def _dispatch(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help"):
         print(_usage())
         return 0 if words else 2
-    verb = " ".join(words[:2]) if words[0] == "data" else words[0]
+    verb = " ".join(words[:2]) if words[0] == "data" or " ".join(words[:2]) in VERBS else words[0]
     if words[0] == "data" and (len(words) == 1 or words[1] in ("-h", "--help")):
         print(_usage("data "))
         return 0 if len(words) > 1 else 2

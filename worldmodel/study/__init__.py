@@ -1,0 +1,46 @@
+"""Fidelity versus transfer: from which fidelity on does training in a simulator help in reality?
+
+The names below load on first use, so that importing this package stays light.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from worldmodel.study.cells import Cell
+    from worldmodel.study.dials import Complexity, Diversity, Fidelity, Knob
+    from worldmodel.study.family import Family
+    from worldmodel.study.grid import Grid, Study
+    from worldmodel.study.pool import Here, Processes
+    from worldmodel.study.runner import run_study
+    from worldmodel.study.source import Source
+    from worldmodel.study.store import Store
+    from worldmodel.study.tabular import RandomProcess, SafeRisky
+
+_HOME = {
+    "Cell": "cells",
+    "Complexity": "dials",
+    "Diversity": "dials",
+    "Family": "family",
+    "Fidelity": "dials",
+    "Grid": "grid",
+    "Here": "pool",
+    "Knob": "dials",
+    "Processes": "pool",
+    "RandomProcess": "tabular",
+    "SafeRisky": "tabular",
+    "Source": "source",
+    "Store": "store",
+    "Study": "grid",
+    "run_study": "runner",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOME])

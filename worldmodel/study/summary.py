@@ -1,0 +1,96 @@
+"""A study's rows in one table: mean real return by level and arm, each with an interval over independent units."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from worldmodel.fidelity.estimates import mean_interval
+from worldmodel.study.store import Store
+
+
+def summarise(store: Store, deployment: str = "training") -> dict[str, Any]:
+    """Means by environment, complexity, diversity, arm, corruption and fidelity, in the deployment asked for.
+
+    A unit is a simulator, whose policies are averaged first, or a policy where there is no simulator.
+
+    Raises:
+      ValueError: no rows yet, or none of that deployment.
+    """
+    described, rows = store.description(), store.rows()
+    if not rows:
+        raise ValueError(f"{store.path} has no finished cells yet")
+    known = list(dict.fromkeys(row["deployment"] for row in rows))
+    if deployment not in known:
+        raise ValueError(f"nothing was deployed in {deployment!r}; deployments are {', '.join(known)}")
+    done = store.done()
+    return {
+        "study": described["name"],
+        "note": described["note"],
+        "cells": len(described["cells"]),
+        "done": sum(key in done for key in described["cells"]),
+        "rows": len(rows),
+        "deployment": deployment,
+        "deployments": known,
+        "means": means(row for row in rows if row["deployment"] == deployment),
+    }
+
+
+def means(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """One entry per combination of levels and arm: `real_return` and `simulated_return` as estimates."""
+    names = ("environment", "complexity", "diversity", "arm", "corruption", "fidelity")
+    groups: dict[tuple[Any, ...], dict[int, list[Mapping[str, Any]]]] = {}
+    for row in rows:
+        unit = row["policy_seed"] if row["world_model_seed"] is None else row["world_model_seed"]
+        groups.setdefault(tuple(row[name] for name in names), {}).setdefault(unit, []).append(row)
+    out = []
+    for group, units in groups.items():
+        entry = dict(zip(names, group, strict=True))
+        entry["real_return"] = _estimate(units, "real_return")
+        entry["simulated_return"] = _estimate(units, "simulated_return")
+        out.append(entry)
+    return sorted(out, key=lambda entry: tuple("" if entry[n] is None else entry[n] for n in names[:3]))
+
+
+def _estimate(units: Mapping[int, list[Mapping[str, Any]]], name: str) -> dict[str, Any] | None:
+    if any(row[name] is None for rows in units.values() for row in rows):
+        return None
+    return mean_interval([float(np.mean([row[name] for row in rows])) for rows in units.values()]).to_json()
+
+
+def tables(result: Mapping[str, Any]) -> str:
+    """Markdown: by environment and corruption, rows of complexity and diversity, columns of fidelity and arms."""
+    lines = [f"{result['study']}: {result['done']} of {result['cells']} cells, deployed in {result['deployment']}"]
+    lines += [result["note"]] if result["note"] else []
+    found = result["means"]
+    pairs = dict.fromkeys((e["environment"], e["corruption"]) for e in found if e["arm"] == "simulated")
+    for environment, corruption in pairs:
+        own = [e for e in found if e["environment"] == environment and e["corruption"] in (corruption, None)]
+        columns = dict.fromkeys((e["arm"], e["fidelity"]) for e in own if e["arm"] != "simulated")
+        levels = sorted({e["fidelity"] for e in own if e["arm"] == "simulated"})
+        heads = [f"{corruption} {level:g}" for level in levels] + [_head(*column) for column in columns]
+        lines += ["", f"### {environment}: mean real return [95%]", ""]
+        lines += [f"| complexity | diversity | {' | '.join(heads)} |", "|---" * (2 + len(heads)) + "|"]
+        for complexity, diversity in dict.fromkeys((e["complexity"], e["diversity"]) for e in own):
+            at = {
+                (e["arm"], e["fidelity"]): e["real_return"]
+                for e in own
+                if (e["complexity"], e["diversity"]) == (complexity, diversity)
+            }
+            wanted = [("simulated", level) for level in levels] + list(columns)
+            cells = " | ".join(_text(at.get(column)) for column in wanted)
+            lines.append(f"| {complexity:g} | {diversity:g} | {cells} |")
+    return "\n".join(lines)
+
+
+def _head(arm: str, fidelity: float | None) -> str:
+    return arm.replace("_", " ") + (f" {fidelity:g}" if fidelity is not None and arm != "oracle" else "")
+
+
+def _text(estimate: Mapping[str, Any] | None) -> str:
+    if estimate is None:
+        return "-"
+    interval = "" if estimate["lo"] is None else f" [{estimate['lo']:.3g}, {estimate['hi']:.3g}]"
+    return f"{estimate['mean']:.3g}{interval}"
