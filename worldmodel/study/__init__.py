@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from worldmodel.study.dials import Complexity, Diversity, Fidelity, Knob
     from worldmodel.study.family import Family
     from worldmodel.study.grid import Grid, Study
+    from worldmodel.study.control import Control
+    from worldmodel.study.host import GymnasiumTask
     from worldmodel.study.pool import Here, Processes
     from worldmodel.study.runner import run_study
     from worldmodel.study.source import Source
@@ -20,10 +22,12 @@ if TYPE_CHECKING:
 _HOME = {
     "Cell": "cells",
     "Complexity": "dials",
+    "Control": "control",
     "Diversity": "dials",
     "Family": "family",
     "Fidelity": "dials",
     "Grid": "grid",
+    "GymnasiumTask": "host",
     "Here": "pool",
     "Knob": "dials",
     "Processes": "pool",
