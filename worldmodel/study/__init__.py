@@ -1,4 +1,4 @@
-"""Fidelity versus transfer: from which fidelity on does training in a simulator help in reality?
+"""Fidelity versus transfer: how faithful a simulator must be for what is learned in it to hold in reality.
 
 The names below load on first use, so that importing this package stays light.
 """
@@ -20,6 +20,41 @@ if TYPE_CHECKING:
     from worldmodel.study.tabular import RandomProcess, SafeRisky
 
 _HOME = {
+    # Statistics: all of them infer from one value per world-model seed.
+    "StudyTable": "table",
+    "append_rows": "table",
+    "read_table": "table",
+    "WorldModelMeans": "means",
+    "per_world_model": "means",
+    "BreakEven": "estimands",
+    "Tolerance": "estimands",
+    "bracket": "bracketing",
+    "seeds_for_non_inferiority": "bracketing",
+    "isotonic_threshold": "isotonic",
+    "sigmoid_threshold": "sigmoid",
+    "jump": "breaks",
+    "kink": "breaks",
+    "thresholds": "every_threshold",
+    "as_efficiency": "transfer",
+    "headroom_of": "transfer",
+    "transfer_efficiency": "transfer",
+    "pooled_threshold": "pooled",
+    "factorial": "contrasts",
+    "contrast_power": "design",
+    "exact_power": "design",
+    "pilot_variances": "design",
+    "plan": "design",
+    "Exclusion": "preregistration",
+    "Preregistration": "preregistration",
+    "apply_exclusions": "preregistration",
+    "compare": "preregistration",
+    "register": "preregistration",
+    "iqm": "aggregate",
+    "performance_profile": "aggregate",
+    "probability_of_improvement": "aggregate",
+    "league": "metric_league",
+    "transfer_scaling": "scaling",
+    # The harness: dials, cells, and what runs them.
     "Cell": "cells",
     "Complexity": "dials",
     "Control": "control",
