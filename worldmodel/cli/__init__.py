@@ -37,7 +37,12 @@ VERBS = {
     "train": ("worldmodel.cli.train", "Options", "run", "train a world model on a corpus"),
     "probe": ("worldmodel.cli.probe", "Options", "run", "measure where a world model can be trusted"),
     "study": ("worldmodel.cli.study", "StudyOptions", "study", "fidelity against transfer, over dials and seeds"),
-    "study status": ("worldmodel.cli.study_status", "StatusOptions", "status", "what of a study is done, missing, failed"),
+    "study status": (
+        "worldmodel.cli.study_status",
+        "StatusOptions",
+        "status",
+        "what of a study is done, missing, failed",
+    ),
     "study report": ("worldmodel.cli.study_report", "ReportOptions", "report", "what a study's folder says so far"),
     "play": ("worldmodel.cli.play", "PlayOptions", "play", "step an imagined world, beside the real one"),
     "info": ("worldmodel.cli.info", "Options", "run", "versions and devices"),

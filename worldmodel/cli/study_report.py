@@ -23,18 +23,20 @@ class ReportOptions:
     """Folder of the study."""
     deployment: str = "training"
     """Where the policies were deployed: training, or the name of a held-out variant."""
+    repetitions: int = 1000
+    """Resamples of the intervals."""
     json: bool = False
     """Print one JSON object."""
 
 
 def report(options: ReportOptions) -> dict[str, Any]:
     """Prints, keeps and returns the report."""
-    from worldmodel.study.summary import summarise, tables
     from worldmodel.study.store import Store
+    from worldmodel.study.summary import summarise, tables
     from worldmodel.training.checkpoint import write_json
 
     store = Store(options.folder)
-    result = summarise(store, options.deployment)
+    result = summarise(store, options.deployment, repetitions=options.repetitions)
     write_json(options.folder / "report.json", result)
     print(json.dumps(result, allow_nan=False) if options.json else tables(result))
     return result

@@ -20,9 +20,6 @@ ARMS: Mapping[str, str] = {
 }
 """What is deployed."""
 
-WITH_SIMULATOR = ("simulated", "null", "oracle")
-"""Arms whose unit is a simulator, with one or several policies trained in it; of all others it is a policy."""
-
 ANCHORS = ("reference", "no_training")
 """Arms that say whether there is anything to gain, and so run first."""
 

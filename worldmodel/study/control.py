@@ -8,9 +8,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from worldmodel.study.cells import WITH_SIMULATOR, Cell
+from worldmodel.study.cells import Cell
 from worldmodel.study.control_learner import Learner
 from worldmodel.study.dials import CORRUPTIONS, LEARNED, Knob
+from worldmodel.study.table import WITH_WORLD_MODEL
 from worldmodel.trajectory import suggest
 
 HELD_OUT, FIRST_HELD_OUT = 16, 100_000
@@ -56,6 +57,7 @@ class Control:
     corruptions: ClassVar[Sequence[str]] = KINDS
     arms: ClassVar[Sequence[str]] = ("simulated", "reference", "no_training", "real_equal_budget", "null", "oracle")
     most_diverse: ClassVar[int] = 1_000
+    bounds: ClassVar[tuple[float, float] | None] = (0.0, 1.0)
 
     def __post_init__(self):
         from worldmodel.study.control_task import TASKS
@@ -85,7 +87,7 @@ class Control:
         from worldmodel.study.control_learner import train_and_deploy
 
         units = [(seed, number) for seed in cell.seeds for number in range(cell.policies)]
-        count, with_simulator = self.episodes, cell.arm in WITH_SIMULATOR
+        count, with_simulator = self.episodes, cell.arm in WITH_WORLD_MODEL
         simulators = [self._worlds(cell, seed, self.learner.num_envs) for seed, _ in units]
         deployed = [self._deployed(cell, seed) for seed, _ in units]
         stacked = [jax.tree.map(lambda *leaves: np.stack(leaves), *trees) for trees in (simulators, deployed)]

@@ -22,7 +22,7 @@ FALSE_ENDS = 0.1
 
 @struct.dataclass
 class World:
-    """What sets an episode's rules; leaves `[N, ...]`.
+    """What sets an episode's rules; leaves `[N, ...]`, of NumPy or JAX.
 
     factors `[N, P]` of the physics; horizon int32; observation_noise, in units of features; hidden int32, velocities
     that are not seen; disturbance. faults: `1 - fidelity` by kind. What faults hit was drawn with the simulator: rates
@@ -30,16 +30,16 @@ class World:
     nothing moves, whatever is done.
     """
 
-    factors: Array
-    horizon: Array
-    observation_noise: Array
-    hidden: Array
-    disturbance: Array
-    faults: dict[str, Array]
-    rates: Array
-    plane: Array
-    taste: Array
-    null: Array
+    factors: Any
+    horizon: Any
+    observation_noise: Any
+    hidden: Any
+    disturbance: Any
+    faults: dict[str, Any]
+    rates: Any
+    plane: Any
+    taste: Any
+    null: Any
 
 
 @struct.dataclass

@@ -35,7 +35,7 @@ class Dial:
       changes: how a level changes an environment, in words.
     """
 
-    levels: tuple[float, ...]
+    levels: tuple[float | int, ...]
     unit: str
     changes: str
 
@@ -61,13 +61,13 @@ class Dial:
 class Knob:
     """Something of an environment that a complexity dial can turn: its range, unit, and what it changes."""
 
-    low: float
-    high: float
+    low: float | int
+    high: float | int
     unit: str
     changes: str
     whole: bool = False
 
-    def check(self, name: str, level: float) -> None:
+    def check(self, name: str, level: float | int) -> None:
         """`ValueError` for a level outside the range, or not whole where it must be."""
         if not self.low <= level <= self.high or (self.whole and level != int(level)):
             kind = "a whole number" if self.whole else "a number"
@@ -81,7 +81,7 @@ class Complexity(Dial):
     knob: str = ""
 
     @classmethod
-    def of(cls, family: Any, knob: str, levels: tuple[float, ...]) -> Complexity:
+    def of(cls, family: Any, knob: str, levels: tuple[float | int, ...]) -> Complexity:
         """The dial that turns a knob of `family`, whose unit and meaning it takes; `ValueError` names the knobs."""
         if knob not in family.knobs:
             known = ", ".join(family.knobs)
@@ -99,7 +99,7 @@ class Complexity(Dial):
 class Diversity(Dial):
     """How many instances of the task (physics, starts) are trained on; the steps of training in all stay the same."""
 
-    levels: tuple[float, ...] = (1.0,)
+    levels: tuple[float | int, ...] = (1.0,)
     unit: str = "task instances"
     changes: str = "training is spread over so many instances of the task, in as many steps altogether"
 
@@ -123,7 +123,7 @@ class Fidelity(Dial):
     corruption: str = "dynamics_bias"
 
     @classmethod
-    def of(cls, corruption: str, levels: tuple[float, ...]) -> Fidelity:
+    def of(cls, corruption: str, levels: tuple[float | int, ...]) -> Fidelity:
         """The dial of one kind of corruption; `ValueError` names the kinds."""
         if corruption not in CORRUPTIONS:
             known = ", ".join(CORRUPTIONS)
@@ -144,5 +144,5 @@ class Fidelity(Dial):
         return f"fidelity:{self.corruption}"
 
 
-def _listed(levels: tuple[float, ...]) -> str:
+def _listed(levels: tuple[float | int, ...]) -> str:
     return ", ".join(f"{level:g}" for level in levels)

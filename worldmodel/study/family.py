@@ -38,6 +38,11 @@ class Family(Protocol):
         """Most task instances that can be trained on."""
         ...
 
+    @property
+    def bounds(self) -> tuple[float, float] | None:
+        """Least and greatest possible return, where they are known."""
+        ...
+
     def describe(self) -> dict[str, Any]:
         """All that decides its results, as JSON: part of every cell's content."""
         ...

@@ -7,9 +7,12 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from worldmodel.study.cells import ANCHORS, ARMS, WITH_SIMULATOR, Cell
+from worldmodel.study.cells import ANCHORS, Cell
 from worldmodel.study.dials import LEARNED, Complexity, Diversity, Fidelity
+from worldmodel.study.estimands import Tolerance
 from worldmodel.study.family import Family
+from worldmodel.study.preregistration import Preregistration
+from worldmodel.study.table import WITH_WORLD_MODEL
 from worldmodel.trajectory import suggest
 
 
@@ -40,7 +43,9 @@ class Grid:
     def __post_init__(self):
         family, name = self.family, self.family.name
         if not isinstance(family, Family):
-            raise ValueError(f"{type(family).__name__} is no family of environments; see worldmodel.study.family.Family")
+            raise ValueError(
+                f"{type(family).__name__} is no family of environments; see worldmodel.study.family.Family"
+            )
         for what in ("seeds", "policies", "together"):
             if getattr(self, what) < 1:
                 raise ValueError(f"{what} of {name} is {getattr(self, what)}; at least 1 is needed")
@@ -57,7 +62,7 @@ class Grid:
         for arm in self.controls or ():
             if arm not in family.arms or arm == "simulated":
                 known = ", ".join(arm for arm in family.arms if arm != "simulated")
-                raise ValueError(f"{name} has no control {arm!r}{suggest(arm, ARMS)}; its controls are {known}")
+                raise ValueError(f"{name} has no control {arm!r}{suggest(arm, family.arms)}; its controls are {known}")
 
     def _check_fidelity(self) -> None:
         family = self.family
@@ -100,7 +105,12 @@ class Grid:
                 yield from self._of("simulated", complexity, diversity, level, dial.corruption)
 
     def _of(
-        self, arm: str, complexity: float, diversity: float, fidelity: float | None, corruption: str | None
+        self,
+        arm: str,
+        complexity: float | int,
+        diversity: float | int,
+        fidelity: float | int | None,
+        corruption: str | None,
     ) -> Iterator[Cell]:
         count = self.seeds * (2 if arm in ANCHORS else 1)
         for first in range(0, count, self.together):
@@ -109,12 +119,12 @@ class Grid:
                 family=self.family.describe(),
                 arm=arm,
                 knob=self.complexity.knob,
-                complexity=complexity,
+                complexity=float(complexity),
                 diversity=int(diversity),
-                fidelity=fidelity,
+                fidelity=None if fidelity is None else float(fidelity),
                 corruption=corruption,
                 seeds=tuple(range(first, min(first + self.together, count))),
-                policies=self.policies if arm in WITH_SIMULATOR else 1,
+                policies=self.policies if arm in WITH_WORLD_MODEL else 1,
             )
 
     def to_json(self) -> dict[str, Any]:
@@ -127,6 +137,7 @@ class Grid:
             "seeds": self.seeds,
             "policies": self.policies,
             "arms": ["simulated", *self.arms],
+            "bounds": self.family.bounds,
         }
 
 
@@ -137,6 +148,7 @@ class Study:
     Attributes:
       name: of the study; a folder belongs to one.
       grids: each over a family of its own.
+      questions: what will be asked of the results; it is written down before the first cell.
       headroom: least difference between the reference and no training, in units of return, below which a place has
         nothing to show and its other cells are not run.
       note: what the study can not conclude, for the one who reads its tables.
@@ -144,7 +156,8 @@ class Study:
 
     name: str
     grids: tuple[Grid, ...]
-    headroom: float = 0.0
+    questions: Preregistration = Preregistration(estimands=(Tolerance(0.1, relative=True),))
+    headroom: float | int = 0.0
     note: str = ""
 
     def __post_init__(self):
@@ -164,6 +177,12 @@ class Study:
         """The family of that name."""
         return next(grid.family for grid in self.grids if grid.family.name == name)
 
+    @property
+    def registration(self) -> Preregistration:
+        """The questions, with the least numbers of simulators and policies of any grid."""
+        seeds, policies = (min(getattr(grid, name) for grid in self.grids) for name in ("seeds", "policies"))
+        return dataclasses.replace(self.questions, seeds=seeds, policies=policies)
+
     def quick(self) -> Study:
         """The same with 3 simulators a cell, for a first look."""
         grids = tuple(dataclasses.replace(grid, seeds=min(grid.seeds, 3)) for grid in self.grids)
@@ -172,4 +191,10 @@ class Study:
     def to_json(self) -> dict[str, Any]:
         """The study in words and numbers."""
         grids = [grid.to_json() for grid in self.grids]
-        return {"name": self.name, "note": self.note, "headroom": self.headroom, "grids": grids}
+        return {
+            "name": self.name,
+            "note": self.note,
+            "headroom": self.headroom,
+            "questions": self.registration.to_json(),
+            "grids": grids,
+        }

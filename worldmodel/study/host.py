@@ -11,10 +11,11 @@ from typing import Any, ClassVar
 import gymnasium
 import numpy as np
 
-from worldmodel.study.cells import WITH_SIMULATOR, Cell
+from worldmodel.study.cells import Cell
 from worldmodel.study.dials import Knob
 from worldmodel.study.host_faults import KINDS, Faulty
 from worldmodel.study.host_learners import Learn, Policy, learner_for
+from worldmodel.study.table import WITH_WORLD_MODEL
 
 FIRST_HELD_OUT = 100_000
 INSTANCE, FAULT, LEARNING = 1, 2, 3
@@ -41,6 +42,7 @@ class GymnasiumTask:
       episodes: of evaluation, in each deployment.
       max_steps: after which an episode is cut.
       reward_size: of the false reward.
+      bounds: least and greatest possible return, where they are known.
     """
 
     env: Callable[..., gymnasium.Env] | str
@@ -55,6 +57,7 @@ class GymnasiumTask:
     episodes: int = 20
     max_steps: int = 1_000
     reward_size: float = 1.0
+    bounds: tuple[float, float] | None = None
     arms: ClassVar[Sequence[str]] = ("simulated", "reference", "no_training", "real_equal_budget", "null", "oracle")
     most_diverse: ClassVar[int] = FIRST_HELD_OUT
 
@@ -97,7 +100,7 @@ class GymnasiumTask:
         return rows
 
     def _policy(self, cell: Cell, seed: int, number: int) -> list[dict[str, Any]]:
-        with_simulator = cell.arm in WITH_SIMULATOR
+        with_simulator = cell.arm in WITH_WORLD_MODEL
         trained = range(cell.diversity)
         policy, steps = self._learned(cell, seed, number)
         others = range(FIRST_HELD_OUT, FIRST_HELD_OUT + self.episodes)

@@ -11,7 +11,7 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from worldmodel.study.cells import Cell, finished_rows
 from worldmodel.study.grid import Study
@@ -38,6 +38,7 @@ class Outcome:
     traceback: str = ""
 
 
+@runtime_checkable
 class Pool(Protocol):
     """Computes cells, in any order."""
 

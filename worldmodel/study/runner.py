@@ -109,7 +109,7 @@ def _run(
                 store.add_failure(cell, outcome.error, outcome.traceback)
                 counts["failed"] += 1
             del left[cell.key]
-            seconds = sum(costs.seconds(each) for each in left.values())
+            seconds = sum((costs.seconds(each) for each in left.values()), 0.0)
             finished = counts["run"] + counts["failed"]
             progress(Progress(finished, finished + len(left), seconds, cell, outcome))
     rows = len(store.rows([cell.key for cell in cells]))

@@ -1,9 +1,10 @@
 """A study's folder: what was measured, cell by cell, under the hash of each cell's content.
 
-    study.json        the study as it was last started, with the keys of its cells
-    results.jsonl     one line per deployed policy; a cell's lines are appended together when it is done
-    cells/KEY.json    each cell's content and rows, written whole or not at all
-    failures/KEY.json a failed cell's content and traceback; it is tried again at the next start
+study.json        the study as it was last started, with the keys of its cells
+registration.json what was to be asked, as it stood before the first cell
+results.jsonl     one line per deployed policy; a cell's lines are appended together when it is done
+cells/KEY.json    each cell's content and rows, written whole or not at all
+failures/KEY.json a failed cell's content and traceback; it is tried again at the next start
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from typing import Any
 
 from worldmodel.study.cells import Cell
 from worldmodel.study.grid import Study
+from worldmodel.study.preregistration import register
 from worldmodel.training.checkpoint import write_json
 
-RESULTS, DESCRIPTION = "results.jsonl", "study.json"
+RESULTS, DESCRIPTION, REGISTRATION = "results.jsonl", "study.json", "registration.json"
 
 
 class Store:
@@ -35,12 +37,14 @@ class Store:
                 raise ValueError(f"{self.path} holds the study {found!r}, not {study.name!r}; give another folder")
 
     def claim(self, study: Study) -> None:
-        """Writes what the study is, and mends what a kill left behind."""
+        """Writes what the study is and, before the first cell, what it asks; mends what a kill left behind."""
         described = {**study.to_json(), "cells": [cell.key for cell in study.cells()]}
         for folder in ("cells", "failures"):
             (self.path / folder).mkdir(parents=True, exist_ok=True)
         write_json(self.path / DESCRIPTION, described)
         self._mend()
+        if not self.done() and not (self.path / REGISTRATION).exists():
+            register(study.registration, self.path / REGISTRATION, rows=self.results)
 
     def description(self) -> dict[str, Any]:
         """`study.json`; `ValueError` where there is none, or none that can be read."""

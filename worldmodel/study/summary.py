@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from worldmodel.fidelity.estimates import mean_interval
-from worldmodel.study.store import Store
+from worldmodel.study.analysis import analyse
+from worldmodel.study.store import REGISTRATION, Store
 
 
-def summarise(store: Store, deployment: str = "training") -> dict[str, Any]:
-    """Means by environment, complexity, diversity, arm, corruption and fidelity, in the deployment asked for.
+def summarise(store: Store, deployment: str = "training", *, repetitions: int = 1000) -> dict[str, Any]:
+    """Means by environment, complexity, diversity, arm, corruption and fidelity, and the answers of `analyse`.
 
     A unit is a simulator, whose policies are averaged first, or a policy where there is no simulator.
 
@@ -35,6 +36,7 @@ def summarise(store: Store, deployment: str = "training") -> dict[str, Any]:
         "deployment": deployment,
         "deployments": known,
         "means": means(row for row in rows if row["deployment"] == deployment),
+        "analysis": analyse(rows, described, deployment, store.path / REGISTRATION, repetitions=repetitions),
     }
 
 
@@ -82,7 +84,41 @@ def tables(result: Mapping[str, Any]) -> str:
             wanted = [("simulated", level) for level in levels] + list(columns)
             cells = " | ".join(_text(at.get(column)) for column in wanted)
             lines.append(f"| {complexity:g} | {diversity:g} | {cells} |")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_answers(result["analysis"])])
+
+
+def _answers(found: Mapping[str, Any]) -> list[str]:
+    """Thresholds by setting, and whether the dials move them."""
+    lines = [""]
+    questions = dict.fromkeys(name for each in found["conditions"] for name in each["thresholds"])
+    for question in questions:
+        lines += [
+            f"### Fidelity from which on training in the simulator is {question}",
+            "",
+            "| environment | corruption | complexity | diversity | bracket | isotonic [95%] | sigmoid [95%] |",
+            "|---" * 7 + "|",
+        ]
+        for each in found["conditions"]:
+            own = each["thresholds"][question]
+            bracket = own["bracket"]
+            low, high = ("?" if bracket[end] is None else f"{bracket[end]:.3g}" for end in ("lower", "upper"))
+            lines.append(
+                f"| {each['environment']} | {each['corruption']} | {each['complexity']:g} | {each['diversity']:g} "
+                f"| ({low}, {high}] | {_text(own['isotonic'])} | {_text(own['sigmoid'])} |"
+            )
+        lines.append("")
+    for each in found["dials"]:
+        where = f"{each['environment']}, {each['corruption']}"
+        if each["pooled"].get("why"):
+            lines.append(f"{where}: how the dials move the threshold was not formed: {each['pooled']['why']}")
+            continue
+        for name, dial in (("alpha_C", "complexity"), ("alpha_D", "diversity")):
+            shift = each["pooled"][name]
+            moved = "not formed" if shift["mean"] is None else f"{_text(shift)} per standard deviation of the dial"
+            lines.append(f"{where}: {dial} moves the fidelity of half the rise by {moved}")
+    lines += [f"left out: {line}" for line in found["excluded"]]
+    changed = found["registration"]["changed"]
+    return [*lines, f"asked otherwise than registered: {', '.join(changed)}"] if changed else lines
 
 
 def _head(arm: str, fidelity: float | None) -> str:
@@ -90,7 +126,7 @@ def _head(arm: str, fidelity: float | None) -> str:
 
 
 def _text(estimate: Mapping[str, Any] | None) -> str:
-    if estimate is None:
+    if estimate is None or estimate["mean"] is None:
         return "-"
-    interval = "" if estimate["lo"] is None else f" [{estimate['lo']:.3g}, {estimate['hi']:.3g}]"
+    interval = "" if None in (estimate["lo"], estimate["hi"]) else f" [{estimate['lo']:.3g}, {estimate['hi']:.3g}]"
     return f"{estimate['mean']:.3g}{interval}"

@@ -10,6 +10,7 @@ import numpy as np
 
 from worldmodel.study.cells import ARMS, Cell
 from worldmodel.study.dials import LEARNED, Knob
+from worldmodel.study.table import WITH_WORLD_MODEL
 from worldmodel.study.tabular_process import (
     PLANTED,
     Faults,
@@ -50,6 +51,7 @@ class TabularFamily:
     corruptions: ClassVar[Sequence[str]] = (*PLANTED, LEARNED)
     arms: ClassVar[Sequence[str]] = tuple(ARMS)
     most_diverse: ClassVar[int] = 1_000
+    bounds: ClassVar[tuple[float, float] | None] = (0.0, 1.0)
 
     def describe(self) -> dict[str, Any]:
         """See `Family`."""
@@ -59,7 +61,7 @@ class TabularFamily:
         """See `Family`."""
         return 0.002 * len(cell.seeds) * cell.policies * max(1.0, cell.complexity / 4) * max(1, cell.diversity / 8)
 
-    def instances(self, level: float, seed: int, numbers: Sequence[int], *, shifted: bool = False) -> Processes:
+    def instances(self, level: float | int, seed: int, numbers: Sequence[int], *, shifted: bool = False) -> Processes:
         """Instances `[I, ...]` of the task at a complexity."""
         raise NotImplementedError
 
@@ -73,7 +75,7 @@ class TabularFamily:
 
     def _simulator(self, cell: Cell, seed: int) -> list[dict[str, Any]]:
         """All policies of one simulator (or the one policy of a seed without), in every deployment."""
-        with_simulator = cell.arm in ("simulated", "null", "oracle")
+        with_simulator = cell.arm in WITH_WORLD_MODEL
         real = self.instances(cell.complexity, seed, range(cell.diversity))
         sim = self._trained_in(cell, seed, real)
         others = range(FIRST_HELD_OUT, FIRST_HELD_OUT + HELD_OUT)
@@ -113,9 +115,7 @@ class TabularFamily:
             return self._learned(real, faults, self._logs(real, int(cell.fidelity), seed))
         return corrupted(real, faults, cell.corruption, cell.fidelity, rng)
 
-    def _policy(
-        self, cell: Cell, seed: int, number: int, real: Processes, sim: Processes
-    ) -> tuple[np.ndarray, int]:
+    def _policy(self, cell: Cell, seed: int, number: int, real: Processes, sim: Processes) -> tuple[np.ndarray, int]:
         """A policy `[H, S, A]`, and the steps that it was trained with."""
         rng = np.random.default_rng([seed, LEARNING, number])
         states, actions = real.reward.shape[-2:]
@@ -191,7 +191,7 @@ class SafeRisky(TabularFamily):
     }
     safe: float = 0.6
 
-    def instances(self, level: float, seed: int, numbers: Sequence[int], *, shifted: bool = False) -> Processes:
+    def instances(self, level: float | int, seed: int, numbers: Sequence[int], *, shifted: bool = False) -> Processes:
         """See `TabularFamily`: states are the decisions, and the success of all, which pays 1."""
         low, high = (0.0, 0.2) if shifted else (0.2, 0.55)
         count = int(level)
@@ -239,7 +239,7 @@ class RandomProcess(TabularFamily):
     variety: float = 0.3
     process_seed: int = 0
 
-    def instances(self, level: float, seed: int, numbers: Sequence[int], *, shifted: bool = False) -> Processes:
+    def instances(self, level: float | int, seed: int, numbers: Sequence[int], *, shifted: bool = False) -> Processes:
         """See `TabularFamily`."""
         horizon, share = int(level), self.variety * (2.0 if shifted else 1.0)
         base = self._drawn([self.process_seed], horizon)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -45,7 +45,7 @@ class Faults:
     arbitrary: np.ndarray
 
 
-def corrupted(real: Processes, faults: Faults, kind: str, fidelity: float, rng: np.random.Generator) -> Processes:
+def corrupted(real: Processes, faults: Faults, kind: str, fidelity: float | int, rng: np.random.Generator) -> Processes:
     """The simulator in which `1 - fidelity` of everything is as `kind` says; what it hits is drawn from `rng`."""
     if kind not in PLANTED:
         raise ValueError(f"corruption {kind!r} cannot be planted in a finite process; {', '.join(PLANTED)} can")
@@ -59,41 +59,41 @@ def null(real: Processes) -> Processes:
     return real._replace(outcome=outcome, reward=reward)
 
 
-def _mixed(real: Processes, other: np.ndarray, amount: float | np.ndarray) -> Processes:
+def _mixed(real: Processes, other: np.ndarray, amount: Any) -> Processes:
     return real._replace(outcome=(1.0 - amount) * real.outcome + amount * other)
 
 
-def _bias(real: Processes, faults: Faults, amount: float, rng: np.random.Generator) -> Processes:
+def _bias(real: Processes, faults: Faults, amount: Any, rng: np.random.Generator) -> Processes:
     return _mixed(real, faults.better, amount)
 
 
-def _noise(real: Processes, faults: Faults, amount: float, rng: np.random.Generator) -> Processes:
+def _noise(real: Processes, faults: Faults, amount: Any, rng: np.random.Generator) -> Processes:
     return _mixed(real, faults.arbitrary, amount)
 
 
-def _reward(real: Processes, faults: Faults, amount: float, rng: np.random.Generator) -> Processes:
+def _reward(real: Processes, faults: Faults, amount: Any, rng: np.random.Generator) -> Processes:
     error = REWARD_ERROR * rng.normal(size=real.reward.shape[-2:])
     return real._replace(reward=real.reward + amount * error)
 
 
-def _false_ends(real: Processes, faults: Faults, amount: float, rng: np.random.Generator) -> Processes:
+def _false_ends(real: Processes, faults: Faults, amount: Any, rng: np.random.Generator) -> Processes:
     ends = np.zeros(real.outcome.shape[-1])
     ends[-1] = 1.0
     where = FALSE_ENDS * rng.uniform(size=real.reward.shape[-2:])
     return _mixed(real, ends, amount * where[..., None])
 
 
-def _localised(real: Processes, faults: Faults, amount: float, rng: np.random.Generator) -> Processes:
+def _localised(real: Processes, faults: Faults, amount: Any, rng: np.random.Generator) -> Processes:
     states = real.reward.shape[-2]
     hit = rng.permutation(states) < max(1, round(LOCAL_SHARE * states))
     return _mixed(real, faults.better, amount * hit[:, None, None].astype(float))
 
 
-def _determinism(real: Processes, faults: Faults, amount: float, rng: np.random.Generator) -> Processes:
+def _determinism(real: Processes, faults: Faults, amount: Any, rng: np.random.Generator) -> Processes:
     return _mixed(real, np.eye(real.outcome.shape[-1])[real.outcome.argmax(axis=-1)], amount)
 
 
-PLANTED: dict[str, Callable[[Processes, Faults, float, np.random.Generator], Processes]] = {
+PLANTED: dict[str, Callable[[Processes, Faults, Any, np.random.Generator], Processes]] = {
     "dynamics_bias": _bias,
     "dynamics_noise": _noise,
     "reward": _reward,
@@ -108,7 +108,7 @@ def returns(process: Processes, policy: np.ndarray) -> np.ndarray:
     value = np.zeros(process.reward.shape[:-1])
     for step in reversed(range(process.horizon)):
         value = (policy[..., step, :, :] * _quality(process, value)).sum(axis=-1)
-    return value @ process.start
+    return np.asarray(value @ process.start)
 
 
 def best_policy(process: Processes, rng: np.random.Generator) -> np.ndarray:
@@ -171,4 +171,4 @@ def differences(real: Processes, sim: Processes, value: np.ndarray) -> dict[str,
         "value_error": np.abs(sim.reward - real.reward + follow),
         "end_error": np.abs(apart[..., -1]),
     }
-    return {name: each.mean(axis=(-2, -1)) for name, each in found.items()}
+    return {name: np.asarray(each.mean(axis=(-2, -1))) for name, each in found.items()}
