@@ -10,6 +10,8 @@ of training in reality as world models at a level), and runs the estimators on i
 
 `thresholds`  known response curves: is the least fidelity within .1 of the reference (or the kink, or the jump) inside
               the 95% interval? `claimed`: the estimator says it is valid there. `refused`: null with a reason.
+              `finite`: neither end is open. `error`: of the centre. `below`: the interval lies under the truth.
+              `c`: conservative, above 97%.
 `alarms`      kinks and jumps found where there are none.
 `flip`        two actions, one of which a faulty simulator overrates: a jump at exactly 2/3 (H = 0 below). And `H` such
               decisions that must all succeed: thresholds .723, .777, .819, .847 for `H` = 1, 2, 4, 8. World models are
@@ -59,6 +61,14 @@ CLAIMS = {
 }
 """Curves for which an estimator of a threshold claims its interval."""
 
+TRIED = {
+    **CLAIMS,
+    "isotonic": set(CURVES),
+    "sigmoid": {"hinge", "step", "logistic", "dip"},
+    "sigmoid, jittered": {"step", "logistic", "dip"},
+}
+"""Curves on which it is run: also where it claims nothing, to see what it then says."""
+
 EFFECTS = {"CF": 0.03, "DF": 0.03, "CD": 0.0, "CDF": 0.02}
 SPREADS = ((0.08, 3), (0.08, 5), (0.08, 8), (0.15, 5), (0.15, 10))
 SHIFTS = {"alpha_C": 0.03, "alpha_D": 0.0, "alpha_CD": 0.02}
@@ -72,15 +82,13 @@ def main() -> None:
     """Runs the cells that are missing and prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
-    parser.add_argument(
-        "--repetitions", type=int, default=1_000, help="of each cell; the bracket gets four times as many"
-    )
+    parser.add_argument("--repetitions", type=int, default=1_000, help="of each cell; the bracket gets twice as many")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     done = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
     for part in options.parts:
         for named, repetition in PARTS[part]():
-            times = options.repetitions * (4 if named.get("estimator") == "bracket" else 1)
+            times = options.repetitions * (2 if named.get("estimator") == "bracket" else 1)
             key = {"part": part, **named, "repetitions": min(times, 200) if part == "flip" else times}
             if any(key.items() <= cell.items() for cell in done):
                 continue
@@ -101,7 +109,7 @@ def threshold_cells() -> Iterator[Cell]:
     for curve, estimator, seeds in itertools.product(CURVES, CLAIMS, SEEDS):
         known = CURVES[curve]
         truth = {"kink": known.kink, "jump, jittered": known.jump}.get(estimator, known.tolerance(DELTA))
-        if truth is None:
+        if curve not in TRIED[estimator] or truth is None:
             continue
 
         def repetition(i: int, curve: str = curve, estimator: str = estimator, seeds: int = seeds, truth=truth) -> dict:
@@ -121,12 +129,12 @@ def _estimated(estimator: str, means: WorldModelMeans, seed: int) -> Estimate:
         lower = None if found.lower is None else math.nextafter(found.lower, math.inf)
         return Estimate(None, lower, found.upper, found.n, found.why or "a bracket has no centre")
     if estimator == "isotonic":
-        return isotonic_threshold(means, wanted, seed=seed)
+        return isotonic_threshold(means, wanted, seed=seed, repetitions=500)
     if estimator == "kink":
         return kink(means, seed=seed, repetitions=499).place
     if estimator.startswith("jump"):
         return jump(means, seed=seed, repetitions=499).place
-    return sigmoid_threshold(means, wanted, seed=seed, repetitions=400).threshold
+    return sigmoid_threshold(means, wanted, seed=seed, repetitions=300).threshold
 
 
 def _judged(estimate: Estimate, truth: float) -> dict[str, Any]:
@@ -134,8 +142,7 @@ def _judged(estimate: Estimate, truth: float) -> dict[str, Any]:
     parts, why = (estimate.mean, estimate.lo, estimate.hi), estimate.why or ""
     nowhere = parts == (None, None, None)
     beyond = nowhere and why.startswith("not reached")
-    refused = nowhere and not beyond and "fidelity" not in why.split(";")[0][:20]
-    refused = refused and not why.startswith(("not even", "already"))
+    refused = nowhere and not why.startswith(("not reached", "not even", "already"))
     low = -math.inf if estimate.lo is None else estimate.lo
     high = math.inf if estimate.hi is None else estimate.hi
     holds = math.isinf(truth) if beyond else not refused and low <= truth <= high
@@ -198,7 +205,7 @@ def exact_flip(horizon: int) -> float:
 def two_arms(i: int) -> dict[str, Any]:
     """Safe .6 against risky .4, which the simulator rates at `p + (1 - f)(1 - p)`: from 2/3 on it is seen through."""
     rng = np.random.default_rng([i, 5])
-    spread = 0.4 + 0.6 * (np.arange(60) + 0.5) / 60
+    spread = 0.4 + 0.6 * (np.arange(60) + rng.uniform()) / 60
     means = per_world_model(_deployed([("simulated", phi, rng) for phi in spread], np.full((1, 1), 0.4), 100_000))
     return _judged(jump(means, seed=i, repetitions=499).place, 2 / 3)
 
@@ -238,7 +245,9 @@ def pooled_cells() -> Iterator[Cell]:
     for seeds in (3, 5, 10):
 
         def repetition(i: int, seeds: int = seeds) -> dict[str, Any]:
-            fit = pooled_threshold(per_world_model(shifted_study(SHIFTS, _rng(i, seeds, 6), seeds=seeds)), seed=i)
+            fit = pooled_threshold(
+                per_world_model(shifted_study(SHIFTS, _rng(i, seeds, 6), seeds=seeds)), seed=i, repetitions=500
+            )
             truth = {"tau_0": 0.5, **SHIFTS}
             holds = {f"covered {name}": _inside(fit[name], value) for name, value in truth.items()}
             return {**holds, **{f"found {name}": int(fit.raises(name) is not None) for name in SHIFTS}}
@@ -309,13 +318,13 @@ def pilot_cells() -> Iterator[Cell]:
 
 
 PARTS: dict[str, Callable[[], Iterator[Cell]]] = {
-    "thresholds": threshold_cells,
     "alarms": alarm_cells,
     "flip": flip_cells,
-    "pooled": pooled_cells,
     "contrasts": contrast_cells,
     "transfer": transfer_cells,
     "pilot": pilot_cells,
+    "pooled": pooled_cells,
+    "thresholds": threshold_cells,
 }
 
 
@@ -332,13 +341,22 @@ def _summed(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def table(cells: list[dict[str, Any]]) -> str:
-    """Markdown: a row per cell; counts become shares of repetitions (of those not refused, for what is covered)."""
-    if not cells:
-        return ""
-    rows = [_row(cell) for cell in cells]
-    head = list(rows[0])
+    """Markdown: a row per cell, or per cells that differ in `seeds` alone, their numbers in the order of `seeds`.
+
+    Counts become shares of repetitions (of those not refused, for what is covered).
+    """
+    rows: dict[str, list[dict[str, str]]] = {}
+    for cell in cells:
+        row = _row(cell)
+        same = {name: value for name, value in row.items() if name in _KEYS - {"seeds"} or name in _NAMES}
+        rows.setdefault(json.dumps(same), []).append(row)
+    head = list(dict.fromkeys(name for group in rows.values() for row in group for name in row))
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    return "\n".join([*lines, *(f"| {' | '.join(str(row.get(name, '-')) for name in head)} |" for row in rows)])
+    for group in rows.values():
+        columns = [[row.get(name, "-") for row in group] for name in head]
+        joined = [values[0] if len(set(values)) == 1 else ", ".join(values) for values in columns]
+        lines.append(f"| {' | '.join(joined)} |")
+    return "\n".join(lines)
 
 
 def _row(cell: dict[str, Any]) -> dict[str, str]:
@@ -348,12 +366,12 @@ def _row(cell: dict[str, Any]) -> dict[str, str]:
     for name, value in cell.items():
         if name in ("part", "promised"):
             continue
-        if name == "repetitions" or not isinstance(value, (int, float)) or isinstance(value, bool) or name in _KEYS:
+        if name == "truth":
+            out[name] = f"{value:.3f}"
+        elif name == "repetitions" or not isinstance(value, (int, float)) or isinstance(value, bool) or name in _KEYS:
             out[name] = str(value)
         elif name.startswith("covered"):
-            out[name] = (
-                f"{value / stated:.3f}" + (" (conservative)" if value > 0.97 * stated else "") if stated else "-"
-            )
+            out[name] = f"{value / stated:.3f}" + (" c" if value > 0.97 * stated else "") if stated else "-"
         elif name == "width":
             out[name] = f"{value / cell['finite']:.3f}" if cell["finite"] else "-"
         elif name == "error":
@@ -366,6 +384,7 @@ def _row(cell: dict[str, Any]) -> dict[str, str]:
 
 
 _KEYS = {"seeds", "world_models", "H", "truth", "sd", "policies", "headroom"}
+_NAMES = {"curve", "estimator", "claimed", "test", "planted", "unit", "method"}
 
 
 if __name__ == "__main__":

@@ -40,6 +40,7 @@ _HOME = {
     "transfer_efficiency": "transfer",
     "pooled_threshold": "pooled",
     "factorial": "contrasts",
+    "scalar_sufficiency": "sufficiency",
     "contrast_power": "design",
     "exact_power": "design",
     "pilot_variances": "design",

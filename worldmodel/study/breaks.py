@@ -64,7 +64,8 @@ def kink(means: WorldModelMeans, *, alpha: float = 0.05, seed: int = 0, repetiti
     best = int(rss.argmin())
     if slope[best] <= 0:
         return _none(curve, p, "the curve bends, but it does not rise and then flatten")
-    if (misfit := _lack_of_fit(curve, float(rss[best]), 3)) < MISFIT_LEVEL:
+    rest = curve.y - curve.y.mean() - slope[best] * (shape[best] - shape[best].mean())
+    if (misfit := _lack_of_fit(curve, rest, 3)) < MISFIT_LEVEL:
         return _none(curve, p, f"the curve bends, but not as a line that turns flat (lack of fit, p = {misfit:.3g})")
     df = len(curve.y) - 3
     kept = places[rss - rss[best] <= stats.f.ppf(LEVEL, 1, df) * rss[best] / df]
@@ -143,15 +144,15 @@ def break_test(
     return float((1 + np.sum(null >= observed)) / (1 + repetitions))
 
 
-def _lack_of_fit(curve: Response, rss: float, parameters: int) -> float:
-    """P-value of a fit's distance from the levels' means, judged by the spread within levels; 1 without replicates."""
-    more, df = len(curve.levels) - parameters, len(curve.y) - len(curve.levels)
-    if min(more, df) < 1:
+def _lack_of_fit(curve: Response, rest: np.ndarray, parameters: int) -> float:
+    """P-value of what is left of residuals `[n]` between levels (blocks), judged by the spread within; or 1."""
+    count = np.bincount(curve.block)
+    mean = np.bincount(curve.block, rest) / count
+    more, df = len(count) - parameters, len(rest) - len(count)
+    inside = float(((rest - mean[curve.block]) ** 2).sum())
+    if min(more, df) < 1 or inside <= 0:
         return 1.0
-    inside = float(((curve.y - curve.mean[curve.level]) ** 2).sum())
-    if inside <= 0:
-        return 1.0
-    return float(stats.f.sf((rss - inside) / more / (inside / df), more, df))
+    return float(stats.f.sf(float(count @ mean**2) / more / (inside / df), more, df))
 
 
 def _largest_share(y: np.ndarray, line: np.ndarray, shapes: np.ndarray) -> np.ndarray:

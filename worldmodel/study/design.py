@@ -123,6 +123,8 @@ def contrast_power(
 
 def exact_power(effect: float, *, seeds: int, variance: float, cells: int, alpha: float = ALPHA) -> float:
     """Power of one contrast alone, from the noncentral F distribution."""
+    if effect == 0:
+        return alpha
     df = cells * (seeds - 1)
     return float(stats.ncf.sf(stats.f.ppf(1 - alpha, 1, df), 1, df, effect**2 * cells * seeds / variance))
 

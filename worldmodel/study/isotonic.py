@@ -90,15 +90,16 @@ def falls(curve: Response, seed: int, repetitions: int = 999) -> str | None:
     The null distribution is that of a flat curve with the same spread, which is the hardest of rising ones to tell.
     World models with fidelities of their own are taken by fives.
     """
-    level = curve.level if curve.replicated else np.minimum(np.arange(len(curve.y)) // 5, max(len(curve.y) // 5 - 1, 0))
-    weight = np.bincount(level).astype(np.float64)
-    mean = np.bincount(level, curve.y) / weight
-    inside = curve.y - mean[level]
-    sd = math.sqrt(float((inside**2).sum()) / max(len(curve.y) - len(weight), 1))
+    weight = np.bincount(curve.block).astype(np.float64)
+    mean = np.bincount(curve.block, curve.y) / weight
+    inside = curve.y - mean[curve.block]
+    df = max(len(curve.y) - len(weight), 1)
+    sd = math.sqrt(float((inside**2).sum()) / df)
     if sd == 0:
         return "the mean return falls as fidelity rises" if (np.diff(mean) < 0).any() else None
     rng = np.random.default_rng([seed, 1])
     flat = sd * rng.normal(size=(repetitions, len(weight))) / np.sqrt(weight)
+    flat /= np.sqrt(rng.chisquare(df, (repetitions, 1)) / df)  # each flat curve would be judged by a spread of its own
     both = np.concatenate([mean[None], flat])
     misfit = ((both - pooled_adjacent(both, weight)) ** 2 * weight).sum(axis=1)
     p = (1 + np.sum(misfit[1:] >= misfit[0])) / (1 + repetitions)

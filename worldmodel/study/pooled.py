@@ -93,7 +93,8 @@ def pooled_threshold(
     both = np.concatenate([point, fits])
     both[:, 1] += both[:, 0]
     both[:, 2] = np.exp(both[:, 2])
-    tail = max(len(own) - len(names), 2)
+    # Only fidelities on the slope tell where it is: about half of the degrees of freedom.
+    tail = max((len(own) - (len(x) if len(x) < len(own) else len(names))) // 2, 2)
     out = {
         name: percentile_estimate(float(both[0, i]), both[1:, i], len(own), tail_n=tail) for i, name in enumerate(names)
     }
@@ -153,16 +154,16 @@ def _on_anchors(
     means: WorldModelMeans, dials: np.ndarray, y: np.ndarray, drawn: np.ndarray, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
     y, drawn = y.copy(), np.array(drawn)
-    for complexity, diversity in np.unique(dials, axis=0):
-        here = ((dials == (complexity, diversity)) | np.isnan(dials)).all(axis=1)
-        setting = {"complexity": float(complexity), "diversity": float(diversity)}
-        near = means.select(**{name: value for name, value in setting.items() if not math.isnan(value)})
+    # A dial that does not apply is NaN, which is not equal to itself.
+    keys = np.where(np.isnan(dials), -np.inf, dials)
+    for key in np.unique(keys, axis=0):
+        here = (keys == key).all(axis=1)
+        setting = dict(zip(("complexity", "diversity"), key.tolist(), strict=True))
+        near = means.select(**{name: value for name, value in setting.items() if math.isfinite(value)})
         base, reference = near.returns("no_training"), near.returns("reference")
         if min(len(base), len(reference)) < 2 or reference.mean() <= base.mean():
-            raise ValueError(
-                f"complexity {complexity:g}, diversity {diversity:g} has no headroom, or fewer than 2 units of arms "
-                "'no_training' and 'reference'"
-            )
+            said = ", ".join(f"{name} {value:g}" for name, value in setting.items())
+            raise ValueError(f"{said}: no headroom, or fewer than 2 units of arms 'no_training' and 'reference'")
         b, r = (resampled_means(values, rng, len(drawn))[:, None] for values in (base, reference))
         y[:, here] = (y[:, here] - base.mean()) / (reference.mean() - base.mean())
         drawn[:, here] = (drawn[:, here] - b) / np.maximum(r - b, 1e-12)

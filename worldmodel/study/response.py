@@ -44,6 +44,11 @@ class Response:
         return bool(self.count.min() >= 2)
 
     @property
+    def block(self) -> np.ndarray:
+        """Int64 `[n]`: units of about the same fidelity, of which a spread can be told; levels, or fives in a row."""
+        return self.level if self.replicated else np.minimum(np.arange(len(self.y)) // 5, max(len(self.y) // 5 - 1, 0))
+
+    @property
     def least(self) -> int:
         """World models at the level that has fewest."""
         return int(self.count.min())

@@ -27,7 +27,7 @@ def headroom_of(means: WorldModelMeans) -> Estimate:
     `why` says "no headroom" where the interval is not above zero.
     """
     base, reference, _ = _arms(means, "headroom_of")
-    estimate = _difference(reference, base)
+    estimate = difference(reference, base)
     if estimate.lo is None or estimate.lo > 0:
         return estimate
     return dataclasses.replace(estimate, why=_no_headroom(estimate))
@@ -49,7 +49,7 @@ def transfer_efficiency(
     """
     the_only(means, "fidelity", "corruption", what="transfer_efficiency")
     base, reference, y = _arms(means, "transfer_efficiency", arm)
-    room = _difference(reference, base)
+    room = difference(reference, base)
     if room.lo is None or room.lo <= 0:
         return Estimate(None, None, None, len(y), _no_headroom(room))
     if method == "bootstrap":
@@ -132,7 +132,7 @@ def _arms(means: WorldModelMeans, what: str, arm: str | None = None) -> tuple[np
     return base, reference, y
 
 
-def _difference(first: np.ndarray, second: np.ndarray) -> Estimate:
+def difference(first: np.ndarray, second: np.ndarray) -> Estimate:
     """Difference of two means with Welch's 95% interval."""
     v, w = first.var(ddof=1) / len(first), second.var(ddof=1) / len(second)
     mean, n = float(first.mean() - second.mean()), len(first) + len(second)
