@@ -2,7 +2,7 @@
 
 import gymnasium
 
-from worldmodel.study import Complexity, Diversity, Fidelity, GymnasiumTask, Grid, Knob, Study
+from worldmodel.study import Complexity, Diversity, Fidelity, Grid, GymnasiumTask, Knob, Study
 
 
 class Corridor(gymnasium.Env):

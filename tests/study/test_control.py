@@ -64,7 +64,7 @@ def test_full_fidelity_is_reality_and_less_is_not(task):
 
 def test_knobs_and_the_null_simulator():
     family = Control(disturbance=0.0)
-    obs, after, reward, terminated, truncated = rollout(family, cell_of(family, "null"))
+    obs, after, reward, terminated, _ = rollout(family, cell_of(family, "null"))
     assert np.allclose(after, obs, atol=1e-6)
     assert not terminated.any() and reward == pytest.approx(0.5 / 20)
     hidden = rollout(family, cell_of(family, "oracle", knob="hidden", complexity=1.0))

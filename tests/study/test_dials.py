@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import pytest
 
@@ -62,9 +63,8 @@ BIAS = Fidelity.of("dynamics_bias", (0.5, 1.0))
     ],
 )
 def test_what_contradicts_itself_is_refused(make, message):
-    with pytest.raises(ValueError) as refused:
+    with pytest.raises(ValueError, match=re.escape(message)) as refused:
         make()
-    assert message in str(refused.value)
     assert "\n" not in str(refused.value)
 
 

@@ -42,6 +42,8 @@ def test_own_environment_goes_through_the_command_line(own, tmp_path, capsys):
     earned = {(row["arm"], row["complexity"], row["diversity"]): row["real_return"]["mean"] for row in report["means"]}
     assert earned["reference", 4, 4] > 0.8 > earned["no_training", 4, 4]
     assert len(report["analysis"]["conditions"]) + len(report["analysis"]["excluded"]) == 4
+    assert "Corridor_dynamics_noise_curve_4.png" in [file.name for file in (tmp_path / "out" / "figures").iterdir()]
+    assert (tmp_path / "out" / "report.md").read_text() in text + "\n"
     assert main(["study", "report", out, "--deployment", "held"]) == 2
     assert "deployments are training, held_out" in capsys.readouterr().err
 
@@ -65,7 +67,7 @@ def test_refusals_are_one_line(words, message, capsys):
 
 def test_a_file_without_a_study_is_refused(tmp_path):
     (tmp_path / "empty.py").write_text("STUDY = 3\n")
-    with pytest.raises(ValueError, match="defines no STUDY; it must be a worldmodel.study.Study"):
+    with pytest.raises(ValueError, match=r"defines no STUDY; it must be a worldmodel\.study\.Study"):
         Source(str(tmp_path / "empty.py")).load()
 
 
@@ -135,9 +137,9 @@ def test_faults_at_nothing_are_the_environment_and_at_something_are_not(kind):
 def test_what_the_family_cannot_do_is_refused():
     with pytest.raises(ValueError, match="corruption 'localised' of Line needs a `simulator` that plants it"):
         GymnasiumTask(Line, {}, kinds=("localised",))
+    env = Line(False)
+    env.observation_space = gymnasium.spaces.Discrete(3)
     with pytest.raises(ValueError, match="no learner takes observations and actions of Discrete and Box"):
-        env = Line(False)
-        env.observation_space = gymnasium.spaces.Discrete(3)
         learner_for(env)
     with pytest.raises(ValueError, match="define it in a file, by its name"):
         GymnasiumTask(eval("lambda **kwargs: None"), {}).describe()

@@ -41,7 +41,7 @@ class Tiny:
         (book / f"{cell.key}.{len(list(book.glob(f'{cell.key}.*')))}").touch()
         if here and self.trouble == "raise":
             raise RuntimeError("the learner\nbroke")
-        if here and self.trouble == "die":
+        if here and cell.complexity == 1.0 and self.trouble == "die":
             os.kill(os.getpid(), signal.SIGKILL)
         if here and self.trouble == "interrupt":
             raise KeyboardInterrupt

@@ -12,9 +12,9 @@ import tyro
 
 @dataclasses.dataclass(frozen=True)
 class ReportOptions:
-    """Tables of real returns by level and arm, of the cells that are done.
+    """Tables of real returns by level and arm, and the fidelity that is needed, of the cells that are done.
 
-    The numbers are also kept in report.json beside the results.
+    Beside the results it keeps the tables (report.md), the numbers (report.json) and pictures (figures/).
 
     Example: worldmodel study report runs/planted
     """
@@ -25,6 +25,8 @@ class ReportOptions:
     """Where the policies were deployed: training, or the name of a held-out variant."""
     repetitions: int = 1000
     """Resamples of the intervals."""
+    figures: bool = True
+    """Draw the pictures."""
     json: bool = False
     """Print one JSON object."""
 
@@ -38,5 +40,13 @@ def report(options: ReportOptions) -> dict[str, Any]:
     store = Store(options.folder)
     result = summarise(store, options.deployment, repetitions=options.repetitions)
     write_json(options.folder / "report.json", result)
-    print(json.dumps(result, allow_nan=False) if options.json else tables(result))
+    text = tables(result)
+    (options.folder / "report.md").write_text(text + "\n", encoding="utf-8")
+    if options.figures:
+        from worldmodel.cli.progress import console
+        from worldmodel.report.study import draw
+
+        for line in draw(store, options.deployment, options.folder / "figures")[1]:
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+    print(json.dumps(result, allow_nan=False) if options.json else text)
     return result

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from worldmodel.study.cells import Cell
+    from worldmodel.study.control import Control
     from worldmodel.study.dials import Complexity, Diversity, Fidelity, Knob
     from worldmodel.study.family import Family
     from worldmodel.study.grid import Grid, Study
-    from worldmodel.study.control import Control
     from worldmodel.study.host import GymnasiumTask
     from worldmodel.study.pool import Here, Processes
     from worldmodel.study.runner import run_study

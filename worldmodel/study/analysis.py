@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,13 @@ from worldmodel.study.means import WorldModelMeans, levels, per_world_model
 from worldmodel.study.metric_league import league
 from worldmodel.study.pooled import pooled_threshold
 from worldmodel.study.preregistration import Exclusion, Preregistration, apply_exclusions, compare
+from worldmodel.study.sufficiency import scalar_sufficiency
 from worldmodel.study.table import StudyTable
 from worldmodel.study.transfer import as_efficiency, headroom_of, transfer_efficiency
 
 
 def analyse(
-    rows: list[Mapping[str, Any]],
+    rows: Sequence[Mapping[str, Any]],
     description: Mapping[str, Any],
     deployment: str,
     registration: Path,
@@ -44,13 +45,10 @@ def analyse(
       repetitions: of resampling.
     """
     questions = questions_of(description["questions"])
-    everything = per_world_model(StudyTable.of(rows)).select(deployment=deployment)
-    means, excluded = apply_exclusions(_on_log_scale(everything), questions.exclusions)
+    means, excluded = prepared(rows, questions, deployment)
     bounds = {grid["family"]["name"]: grid["bounds"] for grid in description["grids"]}
-    pairs = sorted({(e, c) for e, c, arm in _triples(means) if arm == "simulated"})
     conditions, dials = [], []
-    for environment, corruption in pairs:
-        own = means.select(environment=environment).select(corruption=corruption)
+    for environment, corruption, own in curves(means):
         named = {"environment": environment, "corruption": corruption}
         for setting, here in _settings(own):
             conditions.append({**named, **setting, **_condition(here, questions.estimands, seed, repetitions)})
@@ -62,9 +60,32 @@ def analyse(
             "excluded": excluded,
             "conditions": conditions,
             "dials": dials,
+            "kinds": [
+                {**setting, **_or_why(lambda here=here: scalar_sufficiency(here).to_json())}
+                for environment in levels(means.environment)
+                for setting, here in _settings(means.select(environment=str(environment)))
+                if len(levels(here.corruption)) > 1
+            ],
             "league": _or_why(lambda: [row.to_json() for row in league(as_efficiency(means), seed=seed)]),
         }
     )
+
+
+def prepared(
+    rows: Sequence[Mapping[str, Any]], questions: Preregistration, deployment: str
+) -> tuple[WorldModelMeans, list[str]]:
+    """One value per simulator of a deployment, without what the rules leave out, and a sentence for each that is."""
+    means = per_world_model(StudyTable.of(rows)).select(deployment=deployment)
+    learned = means.corruption == LEARNED
+    fidelity = np.where(learned, np.log10(np.where(learned, means.fidelity, 1.0)), means.fidelity)
+    return apply_exclusions(dataclasses.replace(means, fidelity=fidelity), questions.exclusions)
+
+
+def curves(means: WorldModelMeans) -> Iterator[tuple[str, str, WorldModelMeans]]:
+    """Every environment and kind of corruption, and its units with their anchors."""
+    own = means.where(means.arm == "simulated")
+    for environment, corruption in sorted({*zip(own.environment.tolist(), own.corruption.tolist(), strict=True)}):
+        yield environment, corruption, means.select(environment=environment).select(corruption=corruption)
 
 
 def questions_of(described: Mapping[str, Any]) -> Preregistration:
@@ -119,24 +140,14 @@ def _dials(
     return {"pooled": _or_why(pooled("efficiency")), "factorial": _or_why(tested)}
 
 
-def _settings(own: WorldModelMeans) -> Iterator[tuple[dict[str, float], WorldModelMeans]]:
+def _settings(own: WorldModelMeans) -> Iterator[tuple[dict[str, Any], WorldModelMeans]]:
     for complexity in levels(own.complexity):
         for diversity in levels(own.select(complexity=float(complexity)).diversity):
-            setting = {"complexity": float(complexity), "diversity": float(diversity)}
-            here = own.select(**setting)
+            dials = {"complexity": float(complexity), "diversity": float(diversity)}
+            here = own.select(**dials)
+            setting = {"environment": str(own.environment[0]), **dials}
             if (here.arm == "simulated").any():
                 yield setting, here
-
-
-def _triples(means: WorldModelMeans) -> list[tuple[str, str, str]]:
-    columns = (means.environment, means.corruption, means.arm)
-    return [tuple(map(str, triple)) for triple in zip(*columns, strict=True)]
-
-
-def _on_log_scale(means: WorldModelMeans) -> WorldModelMeans:
-    learned = means.corruption == LEARNED
-    fidelity = np.where(learned, np.log10(np.where(learned, means.fidelity, 1.0)), means.fidelity)
-    return dataclasses.replace(means, fidelity=fidelity)
 
 
 def _or_why(form: Callable[[], Any]) -> Any:

@@ -1,4 +1,4 @@
-"""A batch of control tasks, each with its own physics and faults, all of them numbers: one program serves every cell."""
+"""A batch of control tasks with their physics and faults, all of them numbers: one program serves every cell."""
 
 from __future__ import annotations
 

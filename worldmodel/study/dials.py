@@ -1,4 +1,4 @@
-"""The three dials of a study. A dial declares its scale: a name, a unit, levels, and how a level changes an environment."""
+"""The three dials of a study. Each declares its scale: name, unit, levels, and how a level changes an environment."""
 
 from __future__ import annotations
 

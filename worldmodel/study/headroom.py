@@ -1,4 +1,4 @@
-"""Whether there is anything to gain at a place: the reference against no training, before anything else is run there."""
+"""Whether there is anything to gain at a place: the reference against no training, before the rest is run there."""
 
 from __future__ import annotations
 

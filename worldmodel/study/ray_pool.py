@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -29,10 +30,10 @@ class RayPool:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_AUTH_MODE", "disabled")
         try:
-            import ray
+            ray: Any = importlib.import_module("ray")
         except ModuleNotFoundError:
             raise ValueError('Ray is not installed; it comes with the extra: pip install "worldmodel[ray]"') from None
-        self._ray: Any = ray
+        self._ray = ray
         common = {"log_to_driver": False, "runtime_env": {"env_vars": ONE_THREAD}}
         if address == "local":
             local = {"num_cpus": workers, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}

@@ -44,8 +44,8 @@ def three_dials(quick: bool = False) -> Study:
         ),
     )
     note = (
-        "quick: 5 simulators a cell, CartPole without its middle diversity. Brackets are wide or open, and an interaction that is not found may be there: "
-        "at this size one of .02 is missed more often than not"
+        "quick: 5 simulators a cell, CartPole without its middle diversity. Brackets are wide or open, and an "
+        "interaction that is not found may be there: at this size one of .02 is missed more often than not"
     )
     return Study("three_dials", grids, QUESTIONS, note=note if quick else "")
 

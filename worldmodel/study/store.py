@@ -67,9 +67,9 @@ class Store:
 
     def rows(self, keys: Sequence[str] | None = None) -> list[dict[str, Any]]:
         """Rows of the cells `keys` that are finished, in that order; None: of the study as it was last started."""
-        keys = self.description()["cells"] if keys is None else keys
+        wanted = self.description()["cells"] if keys is None else keys
         done = self.done()
-        return [row for key in keys if key in done for row in self._cell(key)["rows"]]
+        return [row for key in wanted if key in done for row in self._cell(key)["rows"]]
 
     def seconds(self) -> Iterator[tuple[Cell, float]]:
         """Every finished cell and the core-seconds it took."""

@@ -49,7 +49,7 @@ def means(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
         groups.setdefault(tuple(row[name] for name in names), {}).setdefault(unit, []).append(row)
     out = []
     for group, units in groups.items():
-        entry = dict(zip(names, group, strict=True))
+        entry: dict[str, Any] = dict(zip(names, group, strict=True))
         entry["real_return"] = _estimate(units, "real_return")
         entry["simulated_return"] = _estimate(units, "simulated_return")
         out.append(entry)
@@ -100,25 +100,32 @@ def _answers(found: Mapping[str, Any]) -> list[str]:
         ]
         for each in found["conditions"]:
             own = each["thresholds"][question]
-            bracket = own["bracket"]
-            low, high = ("?" if bracket[end] is None else f"{bracket[end]:.3g}" for end in ("lower", "upper"))
             lines.append(
                 f"| {each['environment']} | {each['corruption']} | {each['complexity']:g} | {each['diversity']:g} "
-                f"| ({low}, {high}] | {_text(own['isotonic'])} | {_text(own['sigmoid'])} |"
+                f"| {_bracket(own['bracket'])} | {_text(own['isotonic'])} | {_text(own['sigmoid'])} |"
             )
         lines.append("")
     for each in found["dials"]:
-        where = f"{each['environment']}, {each['corruption']}"
-        if each["pooled"].get("why"):
-            lines.append(f"{where}: how the dials move the threshold was not formed: {each['pooled']['why']}")
-            continue
         for name, dial in (("alpha_C", "complexity"), ("alpha_D", "diversity")):
-            shift = each["pooled"][name]
-            moved = "not formed" if shift["mean"] is None else f"{_text(shift)} per standard deviation of the dial"
-            lines.append(f"{where}: {dial} moves the fidelity of half the rise by {moved}")
+            shift = each["pooled"].get(name)
+            if shift is not None and shift["mean"] is not None:
+                where = f"{each['environment']}, {each['corruption']}"
+                moved = f"{_text(shift)} per standard deviation of the dial"
+                lines.append(f"{where}: {dial} moves the fidelity of half the rise by {moved}")
+    for each in found["kinds"]:
+        if each.get("p_curve") is not None:
+            where = f"{each['environment']}, complexity {each['complexity']:g}, diversity {each['diversity']:g}"
+            lines.append(f"{where}: kinds of fault have one curve with p = {each['p_curve']:.2g}")
     lines += [f"left out: {line}" for line in found["excluded"]]
     changed = found["registration"]["changed"]
     return [*lines, f"asked otherwise than registered: {', '.join(changed)}"] if changed else lines
+
+
+def _bracket(bracket: Mapping[str, Any]) -> str:
+    low, high = bracket["lower"], bracket["upper"]
+    if low is None and high is not None and high == bracket.get("levels", [None])[0]:
+        return f"at most {high:.3g}"
+    return f"({'?' if low is None else f'{low:.3g}'}, {'?' if high is None else f'{high:.3g}'}]"
 
 
 def _head(arm: str, fidelity: float | None) -> str:

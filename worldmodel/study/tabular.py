@@ -1,10 +1,10 @@
-"""Families of finite processes, trained in milliseconds and evaluated exactly: what the study's method is checked on."""
+"""Families of finite processes, trained in milliseconds and evaluated exactly: a check of the study's method."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -30,6 +30,9 @@ HELD_OUT, FIRST_HELD_OUT = 20, 100_000
 INSTANCE, FAULT, LEARNING = 1, 2, 3
 """What is drawn; two draws never share a stream."""
 
+SAFE_RISKY_KNOBS = {"decisions": Knob(1, 64, "decisions", "that many decisions must all succeed", whole=True)}
+RANDOM_PROCESS_KNOBS = {"horizon": Knob(2, 64, "steps", "episodes last that long", whole=True)}
+
 
 @dataclasses.dataclass(frozen=True)
 class TabularFamily:
@@ -46,12 +49,11 @@ class TabularFamily:
 
     steps: int | None = 20_000
     real_steps: int = 1_000
-    name: ClassVar[str] = "tabular"
-    knobs: ClassVar[Mapping[str, Knob]] = {}
-    corruptions: ClassVar[Sequence[str]] = (*PLANTED, LEARNED)
-    arms: ClassVar[Sequence[str]] = tuple(ARMS)
-    most_diverse: ClassVar[int] = 1_000
-    bounds: ClassVar[tuple[float, float] | None] = (0.0, 1.0)
+    # What `Family` asks for; without annotations these are no fields.
+    corruptions = (*PLANTED, LEARNED)
+    arms = tuple(ARMS)
+    most_diverse = 1_000
+    bounds = (0.0, 1.0)
 
     def describe(self) -> dict[str, Any]:
         """See `Family`."""
@@ -179,16 +181,14 @@ def _values(process: Processes, policy: np.ndarray) -> np.ndarray:
 class SafeRisky(TabularFamily):
     """Decisions that must all succeed: at each, `safe` does with probability .6, `risky` with one that is less.
 
-    An instance has its own probability of `risky` at every decision, uniform in [.2, .55] ("shifted": [0, .2]); a policy
-    sees which decision it is at. A biased simulator says `p + (1 - fidelity) (1 - p)` of `risky`. With exact planning
-    and one instance, `T_tol` of 5% is .723, .777, .819, .847 at 1, 2, 4, 8 decisions: complexity raises the fidelity
-    that is needed, by a known amount.
+    An instance has its own probability of `risky` at every decision, uniform in [.2, .55] ("shifted": [0, .2]); a
+    policy sees which decision it is at. A biased simulator says `p + (1 - fidelity) (1 - p)` of `risky`. With exact
+    planning and one instance, the tolerance threshold of 5% is .723, .777, .819, .847 at 1, 2, 4, 8 decisions:
+    complexity raises the fidelity that is needed, by a known amount.
     """
 
-    name: ClassVar[str] = "safe_risky"
-    knobs: ClassVar[Mapping[str, Knob]] = {
-        "decisions": Knob(1, 64, "decisions", "that many decisions must all succeed", whole=True)
-    }
+    name = "safe_risky"
+    knobs = SAFE_RISKY_KNOBS
     safe: float = 0.6
 
     def instances(self, level: float | int, seed: int, numbers: Sequence[int], *, shifted: bool = False) -> Processes:
@@ -230,10 +230,8 @@ class RandomProcess(TabularFamily):
     ("shifted": twice as much). Bias leads one action of every state, drawn by the simulator, to the best state.
     """
 
-    name: ClassVar[str] = "random_process"
-    knobs: ClassVar[Mapping[str, Knob]] = {
-        "horizon": Knob(2, 64, "steps", "episodes last that long", whole=True),
-    }
+    name = "random_process"
+    knobs = RANDOM_PROCESS_KNOBS
     states: int = 12
     actions: int = 3
     variety: float = 0.3

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-
 REWARD_ERROR = 1.0
-"""Deviation of the reward's error where nothing is left of it; the best reward is about 1."""
+"""Deviation of the reward's error where nothing is left of it, as a share of the best reward."""
 
 FALSE_ENDS = 0.5
 """Most of the steps that end where they should not."""
@@ -72,7 +71,7 @@ def _noise(real: Processes, faults: Faults, amount: Any, rng: np.random.Generato
 
 
 def _reward(real: Processes, faults: Faults, amount: Any, rng: np.random.Generator) -> Processes:
-    error = REWARD_ERROR * rng.normal(size=real.reward.shape[-2:])
+    error = REWARD_ERROR * real.reward.max() * rng.normal(size=real.reward.shape[-2:])
     return real._replace(reward=real.reward + amount * error)
 
 
