@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import re
 
+import numpy as np
 import pytest
 
 from tests.study.tiny import Tiny, tiny_study
 from worldmodel.study.cells import ARMS, Cell
-from worldmodel.study.dials import CORRUPTIONS, Complexity, Diversity, Fidelity
+from worldmodel.study.dials import CORRUPTIONS, Complexity, Diversity, Fidelity, jittered
 from worldmodel.study.grid import Grid, Study
 from worldmodel.study.table import ARMS as ARMS_OF_TABLES
 from worldmodel.study.tabular import RandomProcess, SafeRisky
@@ -28,6 +29,7 @@ BIAS = Fidelity.of("dynamics_bias", (0.5, 1.0))
         (lambda: Fidelity.of("logs", (0,)), "dial fidelity:logs has level 0; 1 to inf is allowed"),
         (lambda: Fidelity.of("reward", (0.5, 0.2)), "dial fidelity:reward has levels 0.5, 0.2; they must ascend"),
         (lambda: Fidelity.of("reward", ()), "dial fidelity:reward has no levels"),
+        (lambda: Fidelity.of("logs", (9,), jitter=0.1), "dial fidelity:logs has jitter 0.1; 0 (logs hold whole steps)"),
         (lambda: Diversity((0.5,)), "dial diversity has level 0.5; it counts instances, from 1"),
         (
             lambda: Grid(FINITE, Complexity.of(FINITE, "decisions", (1.5,)), (BIAS,)),
@@ -76,6 +78,14 @@ def test_a_dial_declares_its_scale():
         "changes": "that many decisions must all succeed",
     }
     assert all(Fidelity.of(kind, (1.0,)).changes == text for kind, text in CORRUPTIONS.items())
+
+
+def test_jitter_spreads_simulators_evenly_around_a_level():
+    spread = sorted(jittered(0.6, 0.2, seed) for seed in range(50))
+    assert spread[0] >= 0.5 and spread[-1] <= 0.7
+    assert np.diff(spread).max() < 0.2 / 20  # no gap much larger than even ones of .2 / 50
+    assert all(0.9 <= jittered(1.0, 0.2, seed) <= 1.0 for seed in range(50))
+    assert all(jittered(0.6, 0.0, seed) == 0.6 for seed in range(3))
 
 
 def test_the_hash_is_of_the_content_alone(tmp_path):

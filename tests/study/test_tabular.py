@@ -133,6 +133,21 @@ def test_arms_do_what_they_say():
     assert "cloning" not in study_of(SafeRisky(), ("dynamics_bias",), (0.5,)).grids[0].arms
 
 
+def test_simulators_around_a_level_find_a_leap(tmp_path):
+    family = SafeRisky(steps=None)
+    dials = (Fidelity.of("dynamics_bias", (0.5, 0.6, 0.7, 0.8), jitter=0.1),)
+    # With very many instances `risky` is overrated by the same amount in all of them: a leap, at .4 / (1 - .375).
+    grid = Grid(family, Complexity.of(family, "decisions", (1,)), dials, Diversity((200,)), seeds=10)
+    study = Study("x", (dataclasses.replace(grid, controls=("reference", "no_training")),))
+    rows = [row for cell in study.cells() for row in finished_rows(cell, family.run(cell), 0.0)]
+    fidelities = {row["fidelity"] for row in rows if row["arm"] == "simulated"}
+    assert len(fidelities) == 40
+    (found,) = analyse(rows, study.to_json(), "training", tmp_path / "none.json", repetitions=100)["conditions"]
+    own = found["thresholds"]["within 10% of training in reality"]
+    assert own["jump"]["mean"] == pytest.approx(0.64, abs=0.02)
+    assert own["bracket"]["why"] is not None
+
+
 def test_more_logs_make_a_better_simulator():
     study = study_of(RandomProcess(), (LEARNED,), (30, 3_000), complexity=(5,))
     errors = {

@@ -9,6 +9,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from worldmodel.study.dials import jittered
+
 ARMS: Mapping[str, str] = {
     "simulated": "trained in the simulator of the cell's fidelity",
     "reference": "trained in reality, with as many steps as in the simulator",
@@ -44,6 +46,7 @@ class Cell:
       corruption: its kind; None where the arm has none.
       seeds: of simulators, or of policies where the arm has no simulator.
       policies: trained in each simulator.
+      jitter: see `Fidelity`.
     """
 
     environment: str
@@ -56,6 +59,7 @@ class Cell:
     corruption: str | None
     seeds: tuple[int, ...]
     policies: int = 1
+    jitter: float = 0.0
 
     def content(self) -> dict[str, Any]:
         """All that decides the result, plain JSON."""
@@ -72,6 +76,10 @@ class Cell:
         """Hash of the content: 16 hexadecimal digits of SHA-256 of its canonical JSON."""
         text = json.dumps(self.content(), sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def fidelity_of(self, seed: int) -> float:
+        """Of the simulator of a seed; 1 where the arm has none of its own."""
+        return 1.0 if self.fidelity is None else jittered(self.fidelity, self.jitter, seed)
 
     @property
     def place(self) -> tuple[str, float, int]:
@@ -95,6 +103,7 @@ def finished_rows(cell: Cell, measured: Sequence[Mapping[str, Any]], seconds: fl
         raise ValueError(f"{cell}: no row came back")
     out = []
     for row in measured:
+        unit = row.get("world_model_seed")
         if missing := [name for name in REQUIRED if name not in row]:
             raise ValueError(f"{cell}: a row has no {missing[0]!r}")
         if unknown := sorted(set(row) - {*REQUIRED, *OPTIONAL}):
@@ -107,7 +116,7 @@ def finished_rows(cell: Cell, measured: Sequence[Mapping[str, Any]], seconds: fl
                 "environment": cell.environment,
                 "complexity": cell.complexity,
                 "diversity": float(cell.diversity),
-                "fidelity": cell.fidelity,
+                "fidelity": cell.fidelity if unit is None or cell.fidelity is None else cell.fidelity_of(unit),
                 "corruption": cell.corruption,
                 "arm": cell.arm,
                 "simulated_return": None,

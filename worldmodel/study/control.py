@@ -158,8 +158,8 @@ class Control:
         plane, taste = rng.normal(size=task.width), 2.0 * rng.normal(size=task.width + 1)
         faults = dict.fromkeys(KINDS, 0.0)
         if cell.arm == "simulated":
-            assert cell.corruption is not None and cell.fidelity is not None
-            faults[cell.corruption] = 1.0 - cell.fidelity
+            assert cell.corruption is not None
+            faults[cell.corruption] = 1.0 - cell.fidelity_of(seed)
 
         def all_of(value: Any, dtype: Any = np.float32) -> Any:
             return np.broadcast_to(np.asarray(value, dtype), (count, *np.shape(value)))

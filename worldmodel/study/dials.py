@@ -21,6 +21,7 @@ CORRUPTIONS: Mapping[str, str] = {
 }
 """What a fidelity dial can plant in an exact simulator, or how else fidelity is made."""
 
+GOLDEN = 0.6180339887498949
 LEARNED = "logs"
 """The one kind that plants nothing, whose levels are steps and not shares."""
 
@@ -118,18 +119,21 @@ class Fidelity(Dial):
 
     Attributes:
       corruption: a key of `CORRUPTIONS`.
+      jitter: width around a level over which its simulators are spread, evenly. Without it a leap between two levels
+        has no place; with it there is no level to bracket.
     """
 
     corruption: str = "dynamics_bias"
+    jitter: float | int = 0.0
 
     @classmethod
-    def of(cls, corruption: str, levels: tuple[float | int, ...]) -> Fidelity:
+    def of(cls, corruption: str, levels: tuple[float | int, ...], *, jitter: float | int = 0.0) -> Fidelity:
         """The dial of one kind of corruption; `ValueError` names the kinds."""
         if corruption not in CORRUPTIONS:
             known = ", ".join(CORRUPTIONS)
             raise ValueError(f"corruption {corruption!r} is unknown{suggest(corruption, CORRUPTIONS)}; known: {known}")
         unit = "logged steps" if corruption == LEARNED else "share of steps, or of size, that is right"
-        return cls(tuple(float(level) for level in levels), unit, CORRUPTIONS[corruption], corruption)
+        return cls(tuple(float(level) for level in levels), unit, CORRUPTIONS[corruption], corruption, float(jitter))
 
     def __post_init__(self):
         super().__post_init__()
@@ -137,11 +141,24 @@ class Fidelity(Dial):
         for level in self.levels:
             if not low <= level <= high:
                 raise ValueError(f"dial {self.name} has level {level:g}; {low:g} to {high:g} is allowed")
+        if not 0.0 <= self.jitter < 1.0 or (self.jitter and self.corruption == LEARNED):
+            allowed = "0 (logs hold whole steps)" if self.corruption == LEARNED else "0 to below 1"
+            raise ValueError(f"dial {self.name} has jitter {self.jitter:g}; {allowed} is allowed")
 
     @property
     def name(self) -> str:
         """With the kind of corruption."""
         return f"fidelity:{self.corruption}"
+
+    def to_json(self) -> dict[str, Any]:
+        """As any dial, with its jitter."""
+        return {**super().to_json(), "jitter": self.jitter}
+
+
+def jittered(level: float, jitter: float, seed: int) -> float:
+    """The fidelity of a simulator: `level`, moved by a golden-ratio sequence over its seed, reflected at 0 and 1."""
+    moved = level + jitter * ((0.5 + (seed + 1) * GOLDEN) % 1.0 - 0.5) if jitter else level
+    return -moved if moved < 0 else 2.0 - moved if jitter and moved > 1 else moved
 
 
 def _listed(levels: tuple[float | int, ...]) -> str:

@@ -102,7 +102,7 @@ class Grid:
                     yield from self._of(arm, complexity, diversity, 1.0 if arm == "oracle" else None, None)
         for dial in self.fidelity:
             for (complexity, diversity), level in itertools.product(places, dial.levels):
-                yield from self._of("simulated", complexity, diversity, level, dial.corruption)
+                yield from self._of("simulated", complexity, diversity, level, dial.corruption, dial.jitter)
 
     def _of(
         self,
@@ -111,6 +111,7 @@ class Grid:
         diversity: float | int,
         fidelity: float | int | None,
         corruption: str | None,
+        jitter: float | int = 0.0,
     ) -> Iterator[Cell]:
         count = self.seeds * (2 if arm in ANCHORS else 1)
         for first in range(0, count, self.together):
@@ -125,6 +126,7 @@ class Grid:
                 corruption=corruption,
                 seeds=tuple(range(first, min(first + self.together, count))),
                 policies=self.policies if arm in WITH_WORLD_MODEL else 1,
+                jitter=float(jitter),
             )
 
     def to_json(self) -> dict[str, Any]:

@@ -167,11 +167,12 @@ class GymnasiumTask:
         if simulated and cell.arm == "null":
             env = Faulty(env, "dynamics_noise", 1.0, seed)
         elif simulated and cell.arm == "simulated":
-            assert cell.corruption is not None and cell.fidelity is not None
+            assert cell.corruption is not None
+            fidelity = cell.fidelity_of(seed)
             if self.simulator is not None:
-                env = self.simulator(env, cell.corruption, cell.fidelity, seed)
+                env = self.simulator(env, cell.corruption, fidelity, seed)
             else:
-                env = Faulty(env, cell.corruption, 1.0 - cell.fidelity, seed, reward_size=self.reward_size)
+                env = Faulty(env, cell.corruption, 1.0 - fidelity, seed, reward_size=self.reward_size)
         return gymnasium.wrappers.TimeLimit(env, self.max_steps)
 
 

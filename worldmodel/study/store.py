@@ -71,6 +71,10 @@ class Store:
         done = self.done()
         return [row for key in wanted if key in done for row in self._cell(key)["rows"]]
 
+    def levels(self) -> dict[str, float | None]:
+        """The level of fidelity of every finished cell, around which its simulators may be spread."""
+        return {key: self._cell(key)["content"]["fidelity"] for key in self.done()}
+
     def seconds(self) -> Iterator[tuple[Cell, float]]:
         """Every finished cell and the core-seconds it took."""
         for key in sorted(self.done()):

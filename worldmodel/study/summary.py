@@ -26,7 +26,7 @@ def summarise(store: Store, deployment: str = "training", *, repetitions: int = 
     known = list(dict.fromkeys(row["deployment"] for row in rows))
     if deployment not in known:
         raise ValueError(f"nothing was deployed in {deployment!r}; deployments are {', '.join(known)}")
-    done = store.done()
+    done, level = store.done(), store.levels()
     return {
         "study": described["name"],
         "note": described["note"],
@@ -35,7 +35,7 @@ def summarise(store: Store, deployment: str = "training", *, repetitions: int = 
         "rows": len(rows),
         "deployment": deployment,
         "deployments": known,
-        "means": means(row for row in rows if row["deployment"] == deployment),
+        "means": means({**row, "fidelity": level[row["cell"]]} for row in rows if row["deployment"] == deployment),
         "analysis": analyse(rows, described, deployment, store.path / REGISTRATION, repetitions=repetitions),
     }
 

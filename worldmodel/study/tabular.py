@@ -111,11 +111,11 @@ class TabularFamily:
             return null(real)
         if cell.arm != "simulated":
             return real
-        assert cell.corruption is not None and cell.fidelity is not None
+        assert cell.corruption is not None
         rng, faults = np.random.default_rng([seed, FAULT]), self.faults(real, seed)
         if cell.corruption == LEARNED:
-            return self._learned(real, faults, self._logs(real, int(cell.fidelity), seed))
-        return corrupted(real, faults, cell.corruption, cell.fidelity, rng)
+            return self._learned(real, faults, self._logs(real, int(cell.fidelity_of(seed)), seed))
+        return corrupted(real, faults, cell.corruption, cell.fidelity_of(seed), rng)
 
     def _policy(self, cell: Cell, seed: int, number: int, real: Processes, sim: Processes) -> tuple[np.ndarray, int]:
         """A policy `[H, S, A]`, and the steps that it was trained with."""
@@ -124,8 +124,7 @@ class TabularFamily:
         if cell.arm == "no_training":
             return np.full((real.horizon, states, actions), 1.0 / actions), 0
         if cell.arm == "cloning":
-            assert cell.fidelity is not None
-            taken = self._logs(real, int(cell.fidelity), seed).sum(axis=(0, -1)) + 1e-6
+            taken = self._logs(real, int(cell.fidelity_of(seed)), seed).sum(axis=(0, -1)) + 1e-6
             share = taken / taken.sum(axis=-1, keepdims=True)
             return np.broadcast_to(share, (real.horizon, states, actions)), 0
         # One policy for all instances: it learns in steps of an instance drawn anew each time.
