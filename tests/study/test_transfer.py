@@ -49,7 +49,7 @@ def test_without_headroom_nothing_is_said_of_transfer():
     room = headroom_of(flat)
     assert room.lo < 0 < room.hi and "not clear of zero" in room.why
     assert headroom_of(means).why is None and headroom_of(means).mean == pytest.approx(REFERENCE - BASE, abs=0.1)
-    with pytest.raises(ValueError, match=r"made up \(complexity 1, diversity 1, training\): no headroom"):
+    with pytest.raises(ValueError, match=r"made up \(complexity 1.0, diversity 1.0, training\): no headroom"):
         as_efficiency(flat)
     assert fieller(np.array([1.0, 2.0]), np.zeros(2), np.array([-1.0, 1.5])).lo is None
 

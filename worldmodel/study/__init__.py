@@ -53,6 +53,7 @@ _HOME = {
     "iqm": "aggregate",
     "performance_profile": "aggregate",
     "probability_of_improvement": "aggregate",
+    "analyse": "analysis",
     "league": "metric_league",
     "transfer_scaling": "scaling",
     # The harness: dials, cells, and what runs them.

@@ -93,8 +93,9 @@ def pooled_threshold(
     both = np.concatenate([point, fits])
     both[:, 1] += both[:, 0]
     both[:, 2] = np.exp(both[:, 2])
-    # Only fidelities on the slope tell where it is: about half of the degrees of freedom.
-    tail = max((len(own) - (len(x) if len(x) < len(own) else len(names))) // 2, 2)
+    # A shift is read from settings of the dials, so that the world models of one of them set the tails; with all of
+    # them intervals of 1,000 made-up studies covered 93 to 94%.
+    tail = max(len(own) // len(np.unique(moves, axis=0)), 2)
     out = {
         name: percentile_estimate(float(both[0, i]), both[1:, i], len(own), tail_n=tail) for i, name in enumerate(names)
     }

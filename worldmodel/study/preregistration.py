@@ -19,7 +19,7 @@ from worldmodel.fidelity.estimates import json_safe
 from worldmodel.study.contrasts import PREREGISTERED
 from worldmodel.study.estimands import Estimand, Tolerance
 from worldmodel.study.means import WorldModelMeans
-from worldmodel.study.transfer import conditions, headroom_of, named
+from worldmodel.study.transfer import conditions, headroom_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,13 +122,13 @@ def compare(registration: Preregistration, path: Path) -> dict[str, Any]:
 
 
 def apply_exclusions(means: WorldModelMeans, rules: Sequence[Exclusion]) -> tuple[WorldModelMeans, list[str]]:
-    """The conditions that no rule leaves out, and a sentence for each that one does."""
+    """The conditions that no rule leaves out, and a sentence for each (with simulated training) that one does."""
     keep, said = np.ones(len(means), bool), []
-    for here, anchors in conditions(means):
+    for words, here, anchors in conditions(means):
         broken = next((why for rule in rules if (why := _broken(rule, anchors)) is not None), None)
         if broken is not None:
             keep &= ~here
-            said.append(f"{named(anchors)}: {broken}")
+            said += [f"{words}: {broken}"] if (means.arm[here] == "simulated").any() else []
     return means.where(keep), said
 
 

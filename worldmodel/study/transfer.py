@@ -94,16 +94,16 @@ def as_efficiency(means: WorldModelMeans) -> WorldModelMeans:
     there is no headroom.
     """
     out = means.real_return.copy()
-    for here, anchors in conditions(means):
+    for words, here, anchors in conditions(means):
         room = headroom_of(anchors)
         if room.mean is None or room.lo is None or room.lo <= 0:
-            raise ValueError(f"{named(anchors)}: {_no_headroom(room)}; leave it out by a rule set beforehand")
+            raise ValueError(f"{words}: {_no_headroom(room)}; leave it out by a rule set beforehand")
         out[here] = (means.real_return[here] - anchors.returns("no_training").mean()) / room.mean
     return dataclasses.replace(means, real_return=out)
 
 
-def conditions(means: WorldModelMeans) -> Iterator[tuple[np.ndarray, WorldModelMeans]]:
-    """Every environment, complexity, diversity and deployment: which units are of it bool `[M]`, and its anchors."""
+def conditions(means: WorldModelMeans) -> Iterator[tuple[str, np.ndarray, WorldModelMeans]]:
+    """Every environment, complexity, diversity and deployment: in words, which units bool `[M]`, and its anchors."""
     names = ("environment", "complexity", "diversity", "deployment")
     keys = np.stack([getattr(means, name).astype(np.str_) for name in names])
     anchor = np.isin(means.arm, ("no_training", "reference"))
@@ -111,15 +111,8 @@ def conditions(means: WorldModelMeans) -> Iterator[tuple[np.ndarray, WorldModelM
         alike = keys == key[:, None]
         # An anchor whose diversity does not apply stands for all diversities.
         near = alike[[0, 1, 3]].all(axis=0) & (alike[2] | np.isnan(means.diversity))
-        yield alike.all(axis=0), means.where(anchor & near)
-
-
-def named(anchors: WorldModelMeans) -> str:
-    """A condition in words, of its anchors."""
-    if len(anchors) == 0:
-        return "a condition without anchors"
-    dials = f"complexity {anchors.complexity[0]:g}, diversity {anchors.diversity[0]:g}"
-    return f"{anchors.environment[0]} ({dials}, {anchors.deployment[0]})"
+        words = f"{key[0]} (complexity {key[1]}, diversity {key[2]}, {key[3]})"
+        yield words, alike.all(axis=0), means.where(anchor & near)
 
 
 def _arms(means: WorldModelMeans, what: str, arm: str | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
