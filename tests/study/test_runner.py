@@ -150,6 +150,15 @@ def test_the_budget_is_said_and_kept(tmp_path):
     assert said[-1].core_hours < 1e-4
 
 
+def test_cells_of_another_version_are_passed_over(tmp_path):
+    study, out = tiny_study(tmp_path / "book"), tmp_path / "out"
+    (out / "cells").mkdir(parents=True)
+    (out / "cells" / "0123456789abcdef.json").write_text('{"content": {"version": 0}, "seconds": 1.0, "rows": []}')
+    assert run(study, out).run == CELLS
+    assert len(list(Store(out).seconds())) == CELLS
+    assert len(lines(out)) == ROWS
+
+
 def test_without_headroom_the_rest_is_left_out(tmp_path):
     summary = run(tiny_study(tmp_path / "book", trouble="flat"), tmp_path / "out")
     assert (summary.run, len(summary.left_out)) == (4, 2)

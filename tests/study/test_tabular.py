@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from worldmodel.fidelity.tabular import TabularMDP, random_mdp
-from worldmodel.study.analysis import analyse
+from worldmodel.study.answers import answers, estimand_name, estimand_of
 from worldmodel.study.cells import finished_rows
 from worldmodel.study.dials import LEARNED, Complexity, Diversity, Fidelity
 from worldmodel.study.grid import Grid, Study
@@ -142,8 +142,8 @@ def test_simulators_around_a_level_find_a_leap(tmp_path):
     rows = [row for cell in study.cells() for row in finished_rows(cell, family.run(cell), 0.0)]
     fidelities = {row["fidelity"] for row in rows if row["arm"] == "simulated"}
     assert len(fidelities) == 40
-    (found,) = analyse(rows, study.to_json(), "training", tmp_path / "none.json", repetitions=100)["conditions"]
-    own = found["thresholds"]["within 10% of training in reality"]
+    (found,) = answers(rows, study.to_json(), "training", tmp_path / "none.json", repetitions=100)["conditions"]
+    (own,) = found["kinds"]["dynamics_bias"]["thresholds"]
     assert own["jump"]["mean"] == pytest.approx(0.64, abs=0.02)
     assert own["bracket"]["why"] is not None
 
@@ -164,12 +164,14 @@ def test_the_analysis_finds_the_known_threshold(tmp_path):
     anchors = ("reference", "no_training")
     study = Study("x", (Grid(family, Complexity.of(family, "decisions", (1, 4)), dials, seeds=20, controls=anchors),))
     rows = [row for cell in study.cells() for row in finished_rows(cell, family.run(cell), 0.0)]
-    found = analyse(rows, study.to_json(), "training", tmp_path / "registration.json", repetitions=100)
+    found = answers(rows, study.to_json(), "training", tmp_path / "registration.json", repetitions=100)
     # (.6 - p*)^2 = .05^2 + .7 * .6 (1 - .9^(1/H)) and f = .4 / (1 - p*), for 10% and H decisions.
     for condition, truth in zip(found["conditions"], (0.655, 0.776), strict=True):
-        own = condition["thresholds"]["within 10% of training in reality"]
+        kind = condition["kinds"]["dynamics_bias"]
+        (own,) = kind["thresholds"]
+        assert estimand_name(estimand_of(own["estimand"])) == "within 10% of training in reality"
         assert own["isotonic"]["lo"] - 0.02 < truth < own["isotonic"]["hi"] + 0.02
         assert condition["headroom"]["lo"] > 0
-        assert condition["efficiency"][-1]["mean"] == pytest.approx(1.0, abs=0.05)
+        assert kind["efficiency"][-1]["mean"] == pytest.approx(1.0, abs=0.05)
     assert all(row["why"].startswith("leaving one environment out needs at least 3") for row in found["league"])
     assert found["registration"]["why"] == "there is no registration at registration.json"

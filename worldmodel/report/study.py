@@ -9,7 +9,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from worldmodel.report.study_figures import interaction_figure, response_figure, threshold_map
-from worldmodel.study.analysis import curves, prepared, questions_of
+from worldmodel.study.answers import curves, prepared, questions_of
 from worldmodel.study.estimands import Estimand
 from worldmodel.study.means import WorldModelMeans, levels
 from worldmodel.study.store import Store

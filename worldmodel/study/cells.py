@@ -26,7 +26,7 @@ ANCHORS = ("reference", "no_training")
 """Arms that say whether there is anything to gain, and so run first."""
 
 VERSION = 1
-"""Of what a cell's content means; a change makes every result stale."""
+"""Of what a cell's content means, which fields it has among it; a change makes every result stale."""
 
 REQUIRED = ("world_model_seed", "policy_seed", "deployment", "real_return")
 OPTIONAL = ("simulated_return", "episodes", "real_steps", "simulated_steps", "metrics")

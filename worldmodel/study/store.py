@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from worldmodel.study.cells import Cell
+from worldmodel.study.cells import VERSION, Cell
 from worldmodel.study.grid import Study
 from worldmodel.study.preregistration import register
 from worldmodel.training.checkpoint import write_json
@@ -76,10 +76,11 @@ class Store:
         return {key: self._cell(key)["content"]["fidelity"] for key in self.done()}
 
     def seconds(self) -> Iterator[tuple[Cell, float]]:
-        """Every finished cell and the core-seconds it took."""
+        """Every finished cell and the core-seconds it took; not those whose content meant something else once."""
         for key in sorted(self.done()):
             found = self._cell(key)
-            yield Cell.of(found["content"]), found["seconds"]
+            if found["content"].get("version") == VERSION:
+                yield Cell.of(found["content"]), found["seconds"]
 
     def add(self, cell: Cell, rows: Sequence[Mapping[str, Any]], seconds: float) -> None:
         """Keeps a finished cell."""

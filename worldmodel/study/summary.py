@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from worldmodel.fidelity.estimates import mean_interval
-from worldmodel.study.analysis import analyse
+from worldmodel.study.answers import answers, estimand_name, estimand_of
 from worldmodel.study.store import REGISTRATION, Store
 
 
 def summarise(store: Store, deployment: str = "training", *, repetitions: int = 1000) -> dict[str, Any]:
-    """Means by environment, complexity, diversity, arm, corruption and fidelity, and the answers of `analyse`.
+    """Means by environment, complexity, diversity, arm, corruption and fidelity, and the study's `answers`.
 
     A unit is a simulator, whose policies are averaged first, or a policy where there is no simulator.
 
@@ -36,7 +36,7 @@ def summarise(store: Store, deployment: str = "training", *, repetitions: int = 
         "deployment": deployment,
         "deployments": known,
         "means": means({**row, "fidelity": level[row["cell"]]} for row in rows if row["deployment"] == deployment),
-        "analysis": analyse(rows, described, deployment, store.path / REGISTRATION, repetitions=repetitions),
+        "analysis": answers(rows, described, deployment, store.path / REGISTRATION, repetitions=repetitions),
     }
 
 
@@ -89,33 +89,35 @@ def tables(result: Mapping[str, Any]) -> str:
 
 def _answers(found: Mapping[str, Any]) -> list[str]:
     """Thresholds by setting, and whether the dials move them."""
+    rows: dict[str, list[str]] = {}
+    for each in found["conditions"]:
+        for kind, own in each["kinds"].items():
+            for one in own["thresholds"]:
+                rows.setdefault(estimand_name(estimand_of(one["estimand"])), []).append(
+                    f"| {each['environment']} | {kind} | {each['complexity']:g} | {each['diversity']:g} "
+                    f"| {_bracket(one['bracket'])} | {_text(one['isotonic'])} | {_text(one['sigmoid'])} |"
+                )
     lines = [""]
-    questions = dict.fromkeys(name for each in found["conditions"] for name in each["thresholds"])
-    for question in questions:
+    for question, own in rows.items():
         lines += [
             f"### Fidelity from which on training in the simulator is {question}",
             "",
             "| environment | corruption | complexity | diversity | bracket | isotonic [95%] | sigmoid [95%] |",
             "|---" * 7 + "|",
+            *own,
+            "",
         ]
-        for each in found["conditions"]:
-            own = each["thresholds"][question]
-            lines.append(
-                f"| {each['environment']} | {each['corruption']} | {each['complexity']:g} | {each['diversity']:g} "
-                f"| {_bracket(own['bracket'])} | {_text(own['isotonic'])} | {_text(own['sigmoid'])} |"
-            )
-        lines.append("")
     for each in found["dials"]:
         for name, dial in (("alpha_C", "complexity"), ("alpha_D", "diversity")):
-            shift = each["pooled"].get(name)
+            shift = each["pooled_efficiency"].get(name)
             if shift is not None and shift["mean"] is not None:
                 where = f"{each['environment']}, {each['corruption']}"
                 moved = f"{_text(shift)} per standard deviation of the dial"
                 lines.append(f"{where}: {dial} moves the fidelity of half the rise by {moved}")
-    for each in found["kinds"]:
-        if each.get("p_curve") is not None:
+    for each in found["conditions"]:
+        if each["one_curve"].get("p_curve") is not None:
             where = f"{each['environment']}, complexity {each['complexity']:g}, diversity {each['diversity']:g}"
-            lines.append(f"{where}: kinds of fault have one curve with p = {each['p_curve']:.2g}")
+            lines.append(f"{where}: kinds of fault have one curve with p = {each['one_curve']['p_curve']:.2g}")
     lines += [f"left out: {line}" for line in found["excluded"]]
     changed = found["registration"]["changed"]
     return [*lines, f"asked otherwise than registered: {', '.join(changed)}"] if changed else lines
