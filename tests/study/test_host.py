@@ -71,6 +71,17 @@ def test_a_file_without_a_study_is_refused(tmp_path):
         Source(str(tmp_path / "empty.py")).load()
 
 
+def test_a_file_that_cannot_be_loaded_is_one_line(tmp_path, capsys):
+    (tmp_path / "broken.py").write_text("import no_such_module\n")
+    assert main(["study", str(tmp_path / "broken.py"), "--out", str(tmp_path / "out")]) == 2
+    assert "broken.py cannot be loaded: No module named 'no_such_module'" in capsys.readouterr().err
+    # A dial that contradicts itself is refused before anything runs.
+    (tmp_path / "wrong.py").write_text(OWN.read_text().replace("(0.0, 0.5, 1.0)", "(0.0, 1.5)"))
+    assert main(["study", str(tmp_path / "wrong.py"), "--out", str(tmp_path / "out")]) == 2
+    assert "dial fidelity:dynamics_noise has level 1.5; 0 to 1 is allowed" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_change_of_the_code_makes_cells_anew(own, tmp_path):
     changed = tmp_path / "corridor.py"
     changed.write_text(own.read_text().replace("- 0.02", "- 0.01"))

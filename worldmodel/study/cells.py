@@ -87,7 +87,7 @@ class Cell:
         return self.environment, self.complexity, self.diversity
 
     def __str__(self) -> str:
-        fidelity = "" if self.fidelity is None else f", {self.corruption} {self.fidelity:g}"
+        fidelity = "" if self.fidelity is None or self.corruption is None else f", {self.corruption} {self.fidelity:g}"
         seeds = f"seeds {self.seeds[0]}-{self.seeds[-1]}"
         levels = f"{self.knob} {self.complexity:g}, {self.diversity} instances"
         return f"{self.environment} ({levels}{fidelity}), {self.arm}, {seeds}"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import multiprocessing
 import os
 import signal
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol, runtime_checkable
 
@@ -51,10 +52,12 @@ class Pool(Protocol):
         ...
 
 
-def compute(study: Study, cell: Cell) -> Outcome:
-    """Runs a cell here; what goes wrong in it is part of the outcome."""
+def compute(load: Callable[[], Study], cell: Cell) -> Outcome:
+    """Runs a cell of the study that `load` returns here; what goes wrong in either is part of the outcome."""
     began = time.perf_counter()
     try:
+        study = load()
+        began = time.perf_counter()
         measured = study.family(cell.environment).run(cell)
         seconds = time.perf_counter() - began
         return Outcome(finished_rows(cell, measured, seconds), seconds)
@@ -72,7 +75,7 @@ class Here:
     def __call__(self, cells: Sequence[Cell]) -> Iterator[tuple[Cell, Outcome]]:
         """See `Pool`."""
         for cell in cells:
-            yield cell, compute(self.study, cell)
+            yield cell, compute(lambda: self.study, cell)
 
     def close(self) -> None:
         """See `Pool`."""
@@ -156,17 +159,21 @@ class _Worker:
 def _work(pipe: Connection, source: Source | Study) -> None:
     """What a process does: cells as they come, until nobody asks any more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's interrupt is for the one who started us
-    study: Study | None = None
+    load = loader(source)
     while True:
         try:
             cell = Cell.of(pipe.recv())
         except EOFError:
             return
-        study = study or (source if isinstance(source, Study) else source.load())
         try:
-            pipe.send(compute(study, cell))
+            pipe.send(compute(load, cell))
         except BrokenPipeError:
             return
+
+
+def loader(source: Source | Study) -> Callable[[], Study]:
+    """What returns the study, loaded once."""
+    return functools.cache(source.load) if isinstance(source, Source) else lambda: source
 
 
 class _environment:

@@ -10,7 +10,7 @@ from typing import Any
 
 from worldmodel.study.cells import Cell
 from worldmodel.study.grid import Study
-from worldmodel.study.pool import ONE_THREAD, Outcome, compute
+from worldmodel.study.pool import ONE_THREAD, Outcome, compute, loader
 from worldmodel.study.source import Source
 
 AHEAD = 4
@@ -71,10 +71,8 @@ class RayPool:
 
 
 def _compute(source: Source | Study, content: dict[str, Any]) -> Outcome:
-    return compute(_study(source), Cell.of(content))
+    # A study that came by itself is there; one that is named is loaded once per process.
+    return compute(_loader(source) if isinstance(source, Source) else loader(source), Cell.of(content))
 
 
-@cache
-def _study(source: Source | Study) -> Study:
-    """Loaded once per process."""
-    return source if isinstance(source, Study) else source.load()
+_loader = cache(loader)

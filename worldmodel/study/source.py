@@ -52,8 +52,10 @@ class Source:
             sys.modules[name] = module
             try:
                 spec.loader.exec_module(module)
-            except BaseException:
+            except BaseException as error:
                 del sys.modules[name]
+                if isinstance(error, (SyntaxError, ImportError)):
+                    raise ValueError(f"{path} cannot be loaded: {' '.join(str(error).split())}") from error
                 raise
         module = sys.modules[name]
         study = getattr(module, "STUDY", None)
