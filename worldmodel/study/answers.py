@@ -42,7 +42,7 @@ def answers(
       repetitions: of resampling.
     """
     questions, table = questions_of(description["questions"]), table_of(rows)
-    limits = {None if grid["bounds"] is None else tuple(map(float, grid["bounds"])) for grid in description["grids"]}
+    limits = {grid["bounds"] and (float(grid["bounds"][0]), float(grid["bounds"][1])) for grid in description["grids"]}
     found = analyse(
         table,
         questions,
