@@ -23,8 +23,8 @@ INSTANCES = (1.0, 4.0, 16.0)
 def three_dials(quick: bool = False) -> Study:
     """Complexity x diversity x fidelity, 3 x 3 x 5, in finite processes and in CartPole, one kind of fault.
 
-    In the finite one policies are planned exactly, so that the answer is known, see `SafeRisky`. In CartPole the simulator helps to balance the pole, and
-    complexity is how long it is to be kept up.
+    In the finite one policies are planned exactly, so that the answer is known, see `SafeRisky`. In CartPole the
+    simulator helps to balance the pole, and complexity is how long it is to be kept up.
     """
     finite, cart = SafeRisky(steps=None), Control(steps=40_000, real_steps=10_000)
     grids = (
