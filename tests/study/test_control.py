@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from worldmodel.study.control import KINDS, Control
-from worldmodel.study.control_learner import Learner
+from worldmodel.study.control import KINDS, Control, Learner
+from worldmodel.study.control import TASKS as NAMES
 from worldmodel.study.control_task import TASKS
 from worldmodel.study.control_world import Worlds
 from worldmodel.study.dials import Complexity, Diversity, Fidelity
@@ -75,6 +75,7 @@ def test_knobs_and_the_null_simulator():
 
 
 def test_an_unknown_task_is_refused():
+    assert tuple(TASKS) == NAMES
     with pytest.raises(ValueError, match=r"task 'cartpol' is unknown \(did you mean 'cartpole'\?\); known: cartpole"):
         Control("cartpol")
 

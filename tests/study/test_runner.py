@@ -226,3 +226,12 @@ def test_a_killed_run_goes_on(tmp_path):
     counts = times_run(book)
     assert all(counts[key] == 1 for key in done)
     assert len({(row["cell"], row["world_model_seed"], row["policy_seed"]) for row in lines(out)}) == len(lines(out))
+
+
+def test_who_hands_out_cells_loads_no_jax():
+    code = (
+        "import sys; from worldmodel.study.source import Source; import worldmodel.study.pool\n"
+        "cells = Source('three_dials', True).load().cells(); print(len(cells), 'jax' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.stdout.split() == ["180", "False"], done.stderr

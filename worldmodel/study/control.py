@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from worldmodel.study.cells import Cell
-from worldmodel.study.control_learner import Learner
 from worldmodel.study.dials import CORRUPTIONS, LEARNED, Knob
 from worldmodel.study.table import WITH_WORLD_MODEL
 from worldmodel.trajectory import suggest
@@ -23,7 +22,29 @@ KNOBS = {
     "hidden": Knob(0, 2, "velocities", "so many velocities are not seen", whole=True),
     "disturbance": Knob(0, 10, "strength", "the world is pushed at random in every step"),
 }
+TASKS = ("cartpole", "pendulum")
+"""Of `worldmodel.study.control_task`, which only those who train load: it needs jax."""
 DEPLOYMENTS = ("training", "held_out", "shifted", "simulated")
+
+
+@dataclasses.dataclass(frozen=True)
+class Learner:
+    """Hyperparameters of PPO (`worldmodel.agents.rejax_ppo`), and sizes of the evaluation."""
+
+    num_envs: int = 16
+    num_steps: int = 64
+    num_epochs: int = 4
+    num_minibatches: int = 4
+    learning_rate: float = 2e-3
+    gamma: float = 0.98
+    gae_lambda: float = 0.95
+    clip_eps: float = 0.2
+    ent_coef: float = 0.01
+
+    @property
+    def iteration_steps(self) -> int:
+        """Environment steps between two updates."""
+        return self.num_envs * self.num_steps
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,8 +83,6 @@ class Control:
     bounds = (0.0, 1.0)
 
     def __post_init__(self):
-        from worldmodel.study.control_task import TASKS
-
         if self.task not in TASKS:
             raise ValueError(f"task {self.task!r} is unknown{suggest(self.task, TASKS)}; known: {', '.join(TASKS)}")
 
@@ -146,10 +165,10 @@ class Control:
         self, cell: Cell, seed: int, count: int, numbers: Sequence[int] | None = None, *, shifted: bool = False
     ) -> Any:
         """`count` worlds of instances `numbers` (those trained on) in turn, with the faults of the cell's simulator."""
-        from worldmodel.study.control_task import TASKS
+        from worldmodel.study import control_task
         from worldmodel.study.control_world import World
 
-        task = TASKS[self.task]()
+        task = control_task.TASKS[self.task]()
         own = {name: getattr(self, name) for name in self.knobs} | {cell.knob: cell.complexity}
         numbers = range(cell.diversity) if numbers is None else numbers
         factors = np.stack([self._factors(seed, number, len(task.physics), shifted) for number in numbers])

@@ -11,28 +11,9 @@ import jax.numpy as jnp
 import optax
 
 from worldmodel._types import Array
+from worldmodel.study.control import Learner
 from worldmodel.study.control_task import TASKS
 from worldmodel.study.control_world import World, Worlds
-
-
-@dataclasses.dataclass(frozen=True)
-class Learner:
-    """Hyperparameters of PPO (`worldmodel.agents.rejax_ppo`), and sizes of the evaluation."""
-
-    num_envs: int = 16
-    num_steps: int = 64
-    num_epochs: int = 4
-    num_minibatches: int = 4
-    learning_rate: float = 2e-3
-    gamma: float = 0.98
-    gae_lambda: float = 0.95
-    clip_eps: float = 0.2
-    ent_coef: float = 0.01
-
-    @property
-    def iteration_steps(self) -> int:
-        """Environment steps between two updates."""
-        return self.num_envs * self.num_steps
 
 
 @partial(jax.jit, static_argnums=(0, 1))
