@@ -2,7 +2,7 @@
 
 Command:   python eval/study_validation.py              (a try: --repetitions 50 --out /tmp/try.jsonl)
 Data:      made by the script, see `worldmodel/study/synthetic.py`.
-Hardware:  2 CPU cores; about 20 minutes in all.
+Hardware:  one CPU core; about half an hour in all.
 Expected:  eval/README.md.
 
 Every repetition makes a study (world models differ by .08, policies of one by .05, two of them each; twice as many runs

@@ -42,6 +42,7 @@ def test_everything_that_was_registered_is_answered(table, tmp_path):
     assert found["registration"]["changed"] == ["alpha"]
     assert [(c["complexity"], c["diversity"]) for c in found["conditions"]] == [(1, 1), (1, 2), (2, 1), (2, 2)]
     first = found["conditions"][0]
+    assert first["kinds"]["dynamics"]["short"] == []
     assert first["headroom"]["mean"] == pytest.approx(REFERENCE - BASE, abs=0.06)
     asked = first["kinds"]["dynamics"]["thresholds"]
     assert [a["estimand"]["kind"] for a in asked] == ["Tolerance", "BreakEven"]
@@ -59,6 +60,8 @@ def test_everything_that_was_registered_is_answered(table, tmp_path):
 def test_conditions_without_headroom_are_left_out_and_named(table):
     found = analyse(table, ASKED, repetitions=50)
     assert found["registration"] is None
+    more = analyse(table, dataclasses.replace(ASKED, seeds=4), repetitions=50)["conditions"][0]
+    assert more["kinds"]["dynamics"]["short"][-1] == "fidelity 1: 3 of 4 world models"
     assert len(found["excluded"]) == 2 and all("complexity 3.0" in said for said in found["excluded"])
     everything = analyse(table, dataclasses.replace(ASKED, exclusions=()), repetitions=50)
     assert everything["excluded"] == [] and len(everything["conditions"]) == 6

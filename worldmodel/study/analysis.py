@@ -45,8 +45,8 @@ def analyse(
       repetitions: of every bootstrap.
 
     Returns: JSON values, `registration` (None where no file is named), `deployment`, `excluded` (sentences),
-      `conditions` (headroom, thresholds by kind of corruption and estimand, efficiencies), `dials` by environment and
-      kind of corruption (`pooled`, the primary answer, and `contrasts`), and `league`.
+      `conditions` (headroom; by kind of corruption thresholds, efficiencies, and levels that lack world models),
+      `dials` by environment and kind of corruption (`pooled`, the primary answer, and `contrasts`), and `league`.
     """
     means, excluded = apply_exclusions(per_world_model(table).select(deployment=deployment), registration.exclusions)
     said = None if registered is None else compare(registration, registered)
@@ -93,8 +93,12 @@ def _condition(means: WorldModelMeans, registration: Preregistration, *, seed: i
     for kind, own in _kinds(means):
         phi = levels(own.fidelity[own.arm == "simulated"])
         kinds[kind] = {
+            "short": _short(own, registration.seeds),
             "thresholds": [
-                {"estimand": asked, **thresholds(own, estimand, seed=seed, repetitions=repetitions)}
+                {
+                    "estimand": asked,
+                    **thresholds(own, estimand, alpha=registration.alpha, seed=seed, repetitions=repetitions),
+                }
                 for asked, estimand in zip(registration.to_json()["estimands"], registration.estimands, strict=True)
             ],
             "efficiency": [
@@ -109,6 +113,13 @@ def _condition(means: WorldModelMeans, registration: Preregistration, *, seed: i
         "one_curve": _or_why(lambda: scalar_sufficiency(means).to_json()),
         "kinds": kinds,
     }
+
+
+def _short(means: WorldModelMeans, seeds: int) -> list[str]:
+    """Levels with fewer world models than were registered; a jittered design has no levels."""
+    phi, count = np.unique(means.fidelity[means.arm == "simulated"], return_counts=True)
+    few = [(f, c) for f, c in zip(phi, count, strict=True) if c < seeds and count.max() > 1]
+    return [f"fidelity {f:g}: {c} of {seeds} world models" for f, c in few]
 
 
 def _efficiency(means: WorldModelMeans, fidelity: float) -> dict[str, Any]:

@@ -118,7 +118,7 @@ def break_test(
 ) -> float:
     """P-value of "a straight line does as well" against a line with a kink or jump anywhere (but in the outer tenths).
 
-    phi, y: `[n]`, one value per world model. Size: about .05 from 80 world models on, above it for fewer.
+    phi, y: `[n]`, one value per world model. Size: .05, from 40 world models on.
     """
     n = len(y)
     lo, hi = np.quantile(phi, [TRIM, 1 - TRIM])

@@ -14,18 +14,20 @@ from worldmodel.study.sigmoid import sigmoid_threshold
 
 
 @over_world_models
-def thresholds(means: WorldModelMeans, estimand: Estimand, *, seed: int = 0, repetitions: int = 1000) -> dict[str, Any]:
+def thresholds(
+    means: WorldModelMeans, estimand: Estimand, *, alpha: float = 0.05, seed: int = 0, repetitions: int = 1000
+) -> dict[str, Any]:
     """JSON of `bracket`, `isotonic`, `sigmoid` (of the estimand), `kink` and `jump` for one condition.
 
-    An estimator that the design does not allow is null with `why`, like one that the data refuse. `means` must hold one
-    environment, complexity, diversity, corruption and deployment.
+    `alpha` is of the bracket's and the breaks' tests. An estimator that the design does not allow is null with `why`,
+    like one that the data refuse. `means` must hold one environment, complexity, diversity, corruption and deployment.
     """
     ways: dict[str, Callable[[], Any]] = {
-        "bracket": lambda: bracket(means, estimand),
+        "bracket": lambda: bracket(means, estimand, alpha=alpha),
         "isotonic": lambda: isotonic_threshold(means, estimand, seed=seed, repetitions=repetitions),
         "sigmoid": lambda: sigmoid_threshold(means, estimand, seed=seed, repetitions=repetitions),
-        "kink": lambda: kink(means, seed=seed, repetitions=repetitions),
-        "jump": lambda: jump(means, seed=seed, repetitions=repetitions),
+        "kink": lambda: kink(means, alpha=alpha, seed=seed, repetitions=repetitions),
+        "jump": lambda: jump(means, alpha=alpha, seed=seed, repetitions=repetitions),
     }
     return {name: _stated(way, name, int((means.arm == "simulated").sum())) for name, way in ways.items()}
 
