@@ -44,6 +44,13 @@ VERBS = {
         "what of a study is done, missing, failed",
     ),
     "study report": ("worldmodel.cli.study_report", "ReportOptions", "report", "what a study's folder says so far"),
+    "report check": (
+        "worldmodel.cli.report",
+        "CheckOptions",
+        "check",
+        "hold a report against what you require of it",
+    ),
+    "report diff": ("worldmodel.cli.report", "DiffOptions", "diff", "what moved between two reports"),
     "play": ("worldmodel.cli.play", "PlayOptions", "play", "step an imagined world, beside the real one"),
     "info": ("worldmodel.cli.info", "Options", "run", "versions and devices"),
 }
@@ -82,9 +89,12 @@ def _dispatch(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help"):
         print(_usage())
         return 0 if words else 2
-    verb = " ".join(words[:2]) if words[0] == "data" or " ".join(words[:2]) in VERBS else words[0]
-    if words[0] == "data" and (len(words) == 1 or words[1] in ("-h", "--help")):
-        print(_usage("data "))
+    # A first word that is no verb by itself; `study` is one, and has others beside it.
+    groups = {verb.split()[0] for verb in VERBS if " " in verb} - set(VERBS)
+    two = " ".join(words[:2])
+    verb = two if words[0] in groups or two in VERBS else words[0]
+    if words[0] in groups and (len(words) == 1 or words[1] in ("-h", "--help")):
+        print(_usage(f"{words[0]} "))
         return 0 if len(words) > 1 else 2
     if verb not in VERBS:
         raise ValueError(f"there is no verb {verb!r}{suggest(verb, VERBS)}; verbs are {', '.join(VERBS)}")
