@@ -54,7 +54,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
     parser.add_argument("--episodes", type=int, default=400)
-    parser.add_argument("--tolerance", type=float, default=0.05)
+    parser.add_argument("--tolerance", type=float, default=0.006)
     parser.add_argument("--seed", type=int, default=4_321)
     options = parser.parse_args()
     world = load(options.run)

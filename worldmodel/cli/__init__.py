@@ -36,6 +36,14 @@ VERBS = {
     ),
     "train": ("worldmodel.cli.train", "Options", "run", "train a world model on a corpus"),
     "probe": ("worldmodel.cli.probe", "Options", "run", "measure where a world model can be trusted"),
+    "study": ("worldmodel.cli.study", "StudyOptions", "study", "fidelity against transfer, over dials and seeds"),
+    "study status": (
+        "worldmodel.cli.study_status",
+        "StatusOptions",
+        "status",
+        "what of a study is done, missing, failed",
+    ),
+    "study report": ("worldmodel.cli.study_report", "ReportOptions", "report", "what a study's folder says so far"),
     "report check": (
         "worldmodel.cli.report",
         "CheckOptions",
@@ -81,8 +89,10 @@ def _dispatch(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help"):
         print(_usage())
         return 0 if words else 2
-    groups = {verb.split()[0] for verb in VERBS if " " in verb}
-    verb = " ".join(words[:2]) if words[0] in groups else words[0]
+    # A first word that is no verb by itself; `study` is one, and has others beside it.
+    groups = {verb.split()[0] for verb in VERBS if " " in verb} - set(VERBS)
+    two = " ".join(words[:2])
+    verb = two if words[0] in groups or two in VERBS else words[0]
     if words[0] in groups and (len(words) == 1 or words[1] in ("-h", "--help")):
         print(_usage(f"{words[0]} "))
         return 0 if len(words) > 1 else 2

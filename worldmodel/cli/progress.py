@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 if TYPE_CHECKING:
     from worldmodel.corpus.convert import Progress as Converted
+    from worldmodel.study.runner import Progress as Studied
 
 console = Console(stderr=True)
 
@@ -128,3 +129,55 @@ class EpisodeBar:
 
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
+
+
+class CellBar:
+    """Shows a study's cells and the time left; used as a context, called with a `study.runner.Progress`.
+
+    A failed cell is named on a line of its own.
+    """
+
+    def __init__(self, workers: int, *, every: float = 10.0):
+        self._bar = Progress(
+            TextColumn("cells"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[left]} left  {task.fields[cell]}", markup=False),
+            console=console,
+            disable=not sys.stderr.isatty(),
+        )
+        self._task = self._bar.add_task("", total=None, left="?", cell="")
+        self._workers, self._every, self._last = workers, every, time.monotonic()
+
+    def __enter__(self) -> CellBar:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def say(self, line: str) -> None:
+        """Prints a line above the bar."""
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    def __call__(self, progress: Studied) -> None:
+        """Shows how far the study has come."""
+        left = _duration(progress.core_seconds_left / self._workers)
+        done, total = progress.done, progress.total
+        self._bar.update(self._task, completed=done, total=total, left=left, cell=str(progress.cell))
+        if progress.outcome.error is not None:
+            self.say(f"failed: {progress.cell}: {progress.outcome.error}")
+        now = time.monotonic()
+        if not sys.stderr.isatty() and (now - self._last >= self._every or done == total):
+            self._last = now
+            self.say(f"cells {done}/{total}, about {left} left; last: {progress.cell}")
+
+
+def _duration(seconds: float) -> str:
+    return (
+        f"{seconds:.0f} s"
+        if seconds < 100
+        else f"{seconds / 60:.0f} min"
+        if seconds < 6000
+        else f"{seconds / 3600:.1f} h"
+    )

@@ -4,7 +4,20 @@ The names below load on first use, so that importing this package stays light.
 """
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from worldmodel.study.cells import Cell
+    from worldmodel.study.control import Control
+    from worldmodel.study.dials import Complexity, Diversity, Fidelity, Knob
+    from worldmodel.study.family import Family
+    from worldmodel.study.grid import Grid, Study
+    from worldmodel.study.host import GymnasiumTask
+    from worldmodel.study.pool import Here, Processes
+    from worldmodel.study.runner import run_study
+    from worldmodel.study.source import Source
+    from worldmodel.study.store import Store
+    from worldmodel.study.tabular import RandomProcess, SafeRisky
 
 _HOME = {
     # Statistics: all of them infer from one value per world-model seed.
@@ -43,6 +56,24 @@ _HOME = {
     "analyse": "analysis",
     "league": "metric_league",
     "transfer_scaling": "scaling",
+    # The harness: dials, cells, and what runs them.
+    "Cell": "cells",
+    "Complexity": "dials",
+    "Control": "control",
+    "Diversity": "dials",
+    "Family": "family",
+    "Fidelity": "dials",
+    "Grid": "grid",
+    "GymnasiumTask": "host",
+    "Here": "pool",
+    "Knob": "dials",
+    "Processes": "pool",
+    "RandomProcess": "tabular",
+    "SafeRisky": "tabular",
+    "Source": "source",
+    "Store": "store",
+    "Study": "grid",
+    "run_study": "runner",
 }
 
 
