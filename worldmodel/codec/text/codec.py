@@ -21,7 +21,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -48,7 +48,8 @@ class Kind(IntEnum):
     """Ends a reward: `ONWARD` or `OVER`."""
 
 
-class Tokens(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Tokens:
     """A stretch of an episode.
 
     Attributes:
@@ -61,7 +62,7 @@ class Tokens(NamedTuple):
     kinds: np.ndarray
     classes: np.ndarray
 
-    def __len__(self) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def __len__(self) -> int:
         """Number of tokens `N`."""
         return len(self.ids)
 
@@ -264,7 +265,8 @@ class _Reader:
 
 def join(parts: Iterable[Tokens]) -> Tokens:
     """Stretches one after the other."""
-    return Tokens(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+    columns = [(part.ids, part.kinds, part.classes) for part in parts]
+    return Tokens(*(np.concatenate(column) for column in zip(*columns, strict=True)))
 
 
 def reward_text(value: float) -> str:
