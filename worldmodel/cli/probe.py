@@ -45,7 +45,7 @@ def run(options: Options) -> dict[str, Any]:
     """Probes; prints and returns the report."""
     from worldmodel.fidelity import FULL, QUICK, probe
     from worldmodel.report import verdict
-    from worldmodel.training import load
+    from worldmodel.training.checkpoint import load
 
     world = load(options.run)
     policies = _policies(options, world)

@@ -15,7 +15,10 @@ CLOSERS = np.flatnonzero(TOKENS.kinds == Kind.CLOSER)
 ENDS = np.flatnonzero(TOKENS.kinds == Kind.END)
 
 
-def found(*places, other=ord("x")):
+X = ord("x")
+
+
+def found(*places, other=X):
     best = TOKENS.ids.copy()
     best[list(places)] = other
     row = matches_of(TOKENS.ids, TOKENS.kinds, best, CODEC.markers)
@@ -39,7 +42,7 @@ def spoilt(which, turn):
         ([ENDS[3] - 1], spoilt(0, 2)),
         ([ENDS[0], ENDS[0] - 2], RIGHT),  # the first observation is no turn's
         ([CLOSERS[1] - 1], spoilt(1, 1)),  # the last digit of 0.5
-        ([ENDS[1] + 2], spoilt(0, 7)),  # what is given is not looked at
+        ([CLOSERS[0] + 2], RIGHT),  # what is given is not looked at
     ],
 )
 def test_one_wrong_token(places, want):

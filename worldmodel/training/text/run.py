@@ -15,6 +15,7 @@ import numpy as np
 
 from worldmodel._types import PyTree
 from worldmodel.codec.text.batches import TokenBatches
+from worldmodel.codec.text.beginnings import survey
 from worldmodel.codec.text.codec import TextCodec
 from worldmodel.codec.text.episode import prepare
 from worldmodel.codec.text.information import weights_of
@@ -46,7 +47,6 @@ from worldmodel.training.text.step import (
     token_batch,
     with_member_axis,
 )
-from worldmodel.training.text.survey import survey
 from worldmodel.trajectory import Spec
 
 LEARNED_FROM = 200_000
@@ -98,6 +98,7 @@ def train_texts(
             run.mkdir(parents=True, exist_ok=True)
             stack.enter_context(only_writer(run))
             claim_texts(run, corpus, config)
+            shards_of(corpus, model_of(read_config(run), run)[1], config.length, otherwise=run)
 
         leader_first(begin)
         _TextRun(run, corpus, config).go(loggers, report or (lambda step, metrics: None))
@@ -203,7 +204,7 @@ class _TextRun(Running):
         super().__init__(run, config, step, initial_state(trained, optimizer, layout))
         table = weights_of(config.weights)
         learned = self._samples(corpus, codec, corpus.split("train"), table)
-        rows = {"length": config.length, "seed": config.seed}
+        rows: dict[str, Any] = {"length": config.length, "seed": config.seed}
         self._batches = TokenBatches(learned, rows=config.batch_size // parts, shard=(index, parts), **rows)
         self.cut = {
             "samples": len(learned),
