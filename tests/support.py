@@ -101,7 +101,7 @@ def text_corpus(path: Path, count: int = 60) -> Corpus:
 
 def make_tiny_text_run(path: Path) -> None:
     """A language world model of them, whose tokens are bytes; the corpus lies in its folder."""
-    config = dataclasses.replace(TEXT_PRESETS["debug"], steps=40, checkpoint_every=20, learning_rate=1e-2)
+    config = dataclasses.replace(TEXT_PRESETS["debug"], steps=120, checkpoint_every=60, learning_rate=1e-2)
     train_texts(text_corpus(path / "corpus"), path, config)
 
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import dataclasses
 import json
 
-import jax
 import numpy as np
 import pytest
 
 import worldmodel as wm
 from tests.support import counting_episodes
-from worldmodel.codec.text.episode import prepare
 from worldmodel.corpus import open_corpus
+from worldmodel.envs.text import TextEnv
 from worldmodel.fidelity import text_open_loop as module
 from worldmodel.fidelity.text_floors import Answer, NearestLogged, turns_of
 from worldmodel.fidelity.text_open_loop import text_open_loop
+from worldmodel.trajectory import Trajectory
 
 
 @pytest.fixture(scope="module")
@@ -51,22 +51,47 @@ def test_the_report_is_json_and_counts_every_turn(measured, corpus):
             assert estimate["lo"] <= estimate["mean"] <= estimate["hi"] and estimate["n"] == len(held(corpus))
 
 
-def test_one_pass_finds_what_greedy_decoding_says(dynamics, corpus):
-    """Of every held-out turn: the model decodes from the logged past, and is right where the pass says so."""
-    logged = held(corpus)[:3]
-    right, unfit, _ = module._model(dynamics, logged)
-    codec, place, decoded = dynamics.codec, 0, []
-    for trajectory in logged:
-        episode, _ = prepare(trajectory, codec.rules)
-        head, turns = codec.pieces(episode)
-        ids = head.ids.tolist()
-        for t, turn in enumerate(turns):
-            how = {"outcome": True, "longest": 60, "key": jax.random.key(0), "temperature": 0.0}
-            _, said = dynamics.say(dynamics.read(ids), codec.asking(episode.actions[t]), **how)
-            decoded.append((said.observation == episode.observations[t + 1]) and not said.cut)
-            ids += turn.ids.tolist()
-            place += 1
-    assert right[:, 0].tolist() == decoded and not unfit.any()
+@pytest.fixture(scope="module")
+def said(dynamics):
+    """A turn of two tasks as the model itself says it, greedily and to its end."""
+    found = []
+    for task in ("from-1", "from-2"):
+        env = TextEnv(dynamics, task=task)
+        first, info = env.reset()
+        second, reward, terminated, _, told = env.step("add 3")
+        if not told["cut"]:
+            found.append(
+                Trajectory(
+                    observations=np.array([first, second], np.object_),
+                    actions=np.array(["add 3"], np.object_),
+                    rewards=np.array([reward], np.float32),
+                    terminated=terminated,
+                    truncated=False,
+                    context=info["context"],
+                )
+            )
+    assert found, "the tiny run rambles; train it longer"
+    return found
+
+
+@pytest.mark.parametrize(
+    ("spoil", "wrong"),
+    [
+        (lambda t: {}, []),
+        (lambda t: {"observations": np.array([t.observations[0], f"{t.observations[1]}!"], np.object_)}, [0, 3]),
+        (lambda t: {"rewards": t.rewards + 1}, [1, 3]),
+        (lambda t: {"terminated": not t.terminated}, [2, 3]),
+    ],
+)
+def test_one_pass_finds_what_greedy_decoding_says(dynamics, said, spoil, wrong):
+    """What the model itself says is right in every part; anything else is not."""
+    changed = [dataclasses.replace(trajectory, **spoil(trajectory)) for trajectory in said]
+    right, unfit, nll = module._model(dynamics, changed)
+    assert not unfit.any() and nll["reward"][1].all()
+    kept = [place for place in range(4) if place not in wrong]
+    assert not right[:, wrong].any()
+    # A wrong part may mislead what comes after it, not what came before.
+    assert right[:, [place for place in kept if not wrong or place < wrong[0]]].all()
 
 
 def perfect(dynamics, samples):

@@ -65,9 +65,9 @@ def test_a_run_folder(text_run):
 
 def test_load_gives_what_was_trained(text_run):
     world = wm.load(text_run)
-    assert isinstance(world, TextWorldModel) and world.step == 40
+    assert isinstance(world, TextWorldModel) and world.step == 120
     assert world.spec.observation_space["type"] == "Text"
-    assert load_texts(text_run, which="best").step in (20, 40)
+    assert load_texts(text_run, which="best").step in (60, 120)
     tools = world.dynamics.beginnings.tools
     assert tools == ["add"] and world.dynamics.beginnings.reward == "0"
     held = open_corpus(text_run / "corpus").split("held_out")
