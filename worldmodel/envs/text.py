@@ -9,7 +9,6 @@ after the task are forgotten.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -227,7 +226,7 @@ class TextEnv(gym.Env[str, str]):
         kept = None if window is None else {"begun": window.begun, "since": window.since, "first": window.first}
         told = {
             "format": _FORMAT,
-            "model": self._model,
+            "model": self.dynamics.digest,
             "seed": self._seed,
             "draws": self._draws,
             "temperature": self.temperature,
@@ -244,7 +243,7 @@ class TextEnv(gym.Env[str, str]):
         """
         if not isinstance(snapshot, Mapping) or snapshot.get("format") != _FORMAT:
             raise ValueError("this is no snapshot of an episode of texts")
-        if snapshot.get("model") != self._model:
+        if snapshot.get("model") != self.dynamics.digest:
             raise ValueError("the snapshot is of another world model")
         try:
             episode, window = None, None
@@ -265,14 +264,6 @@ class TextEnv(gym.Env[str, str]):
         return None if episode is None else episode.observations[-1]
 
     # --- Within -------------------------------------------------------------------------------------------------------
-
-    @property
-    def _model(self) -> str:
-        """Names the model that texts come from."""
-        leaves = jax.tree.leaves(self.dynamics.params)
-        digest = hashlib.sha256(self.dynamics.codec.digest.encode())
-        digest.update(np.asarray(leaves[0].reshape(-1)[:4096]).tobytes())
-        return digest.hexdigest()[:16]
 
     def _running(self, what: str) -> _Episode:
         if self._episode is None:

@@ -7,6 +7,7 @@ loop over single tokens, so that the same tokens give the same bits, whoever sai
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Sequence
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -26,6 +27,8 @@ LONGEST_REWARD = 16
 
 _READING, _OBSERVATION, _REWARD, _DONE = range(4)
 _NEVER = -1e30
+_HASHED = 2**10
+"""Numbers of every array of weights that tell one model from another."""
 _SMALLEST = 64
 """Positions of the shortest program that reads a beginning; longer ones double."""
 
@@ -138,6 +141,14 @@ class TextDynamics:
             self.config, self.params, *state, self._allowed, forced, np.int32(len(ids)), **how
         )
         return TextState(logits, context), tuple(said)
+
+    @cached_property
+    def digest(self) -> str:
+        """16 hexadecimal digits that tell this model from others."""
+        digest = hashlib.sha256(f"{self.codec.digest} {self.length} {self.config}".encode())
+        for leaf in jax.tree.leaves(self.params):
+            digest.update(np.asarray(leaf).reshape(-1)[:_HASHED].tobytes())
+        return digest.hexdigest()[:16]
 
     @cached_property
     def _allowed(self) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import pytest
 
 import worldmodel as wm
 from tests.support import text_corpus, untrained_run
+from tests.training.many_devices import finished, python
 from worldmodel.corpus import open_corpus
 from worldmodel.model.transformer import TrunkConfig
 from worldmodel.training.stopping import Stopped
@@ -110,6 +111,12 @@ def test_taken_in_pieces_and_with_less_memory_it_is_the_same_training(corpus, wh
     train_texts(corpus, tmp_path / "run", lean)
     ours, theirs = (load_texts(run).dynamics.params for run in (tmp_path / "run", whole))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-3), ours, theirs)
+
+
+@pytest.mark.slow
+def test_on_a_mesh_it_is_the_same_training(tmp_path):
+    meshes = ("", "data=2,fsdp=2", "fsdp=2,tensor=2")
+    assert float(finished(python("texts", str(tmp_path), *meshes, devices=4))) < 1e-5
 
 
 def test_what_is_not_of_texts_is_refused(corpus, whole, tmp_path):
