@@ -112,6 +112,8 @@ def test_tasks(dynamics):
     assert TextEnv(dynamics, task="from-1").reset(options={"task": "from-2"})[0] == "start at 2"
     with pytest.raises(ValueError, match="reset option 'tsk' is not known"):
         env.reset(options={"tsk": "x"})
+    with pytest.raises(ValueError, match="task is a int; a str is needed"):
+        env.reset(options={"task": 3})
     with pytest.raises(ValueError, match="a text of 257 tokens; the model looks back on 256"):
         dynamics.read([1] * 257)
 

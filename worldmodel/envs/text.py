@@ -127,7 +127,9 @@ class TextEnv(gym.Env[str, str]):
             if name not in _OPTIONS:
                 raise ValueError(f"reset option {name!r} is not known; known are {', '.join(_OPTIONS)}")
         told = dict(options or {})
-        task = told.get("task", task) if task is None else task
+        task = told.get("task") if task is None else task
+        if task is not None and not isinstance(task, str):
+            raise ValueError(f"task is a {type(task).__name__}; a str is needed")
         prefix = _checked(told.get("prefix") if prefix is None else prefix)
         if self.max_steps is not None and len(prefix) >= self.max_steps:
             raise ValueError(f"a prefix of {len(prefix)} turns leaves no step of {self.max_steps} to take")
