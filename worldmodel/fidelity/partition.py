@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from worldmodel.certificate import Node
+
 if TYPE_CHECKING:
     from sklearn.tree import DecisionTreeRegressor
 
@@ -20,17 +22,6 @@ MAX_REGIONS = 8
 MIN_SHARE = 0.03
 """Of all visits, so that a region has enough of them to be judged."""
 FOLDS = 4
-
-
-@dataclasses.dataclass(frozen=True)
-class Node:
-    """A split at `threshold` of a feature into two subtrees, or a leaf: a region's number."""
-
-    feature: int = -1
-    threshold: float = 0.0
-    below: Node | None = None
-    above: Node | None = None
-    region: int = -1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,9 +44,7 @@ class Regions:
         """Region of each row of `[N, F]`: int64 `[N]`."""
         if features.ndim != 2 or features.shape[1] != len(self.names):
             raise ValueError(f"features have shape {features.shape}; [N, {len(self.names)}] is needed")
-        out = np.zeros(len(features), np.int64)
-        _label(self.root, np.asarray(features, np.float32), np.arange(len(features)), out)
-        return out
+        return self.root.label(features)
 
 
 def find_regions(
@@ -137,18 +126,14 @@ def _best_size(
 
 def named_features(flat: np.ndarray, names: Sequence[str]) -> tuple[np.ndarray, list[str]]:
     """Flattened observations `[N, D]`, and the size of each number that takes both signs: faults often go by it."""
+    both = signed_numbers(flat)
+    return np.concatenate([flat, np.abs(flat[:, both])], axis=1), [*names, *(f"|{names[i]}|" for i in both)]
+
+
+def signed_numbers(flat: np.ndarray) -> list[int]:
+    """Which of the `D` numbers of `[N, D]` take both signs."""
     both = (flat.min(axis=0, initial=0.0) < 0) & (flat.max(axis=0, initial=0.0) > 0)
-    sizes = [f"|{name}|" for name, signed in zip(names, both, strict=True) if signed]
-    return np.concatenate([flat, np.abs(flat[:, both])], axis=1), [*names, *sizes]
-
-
-def _label(node: Node, features: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
-    if node.below is None or node.above is None:
-        out[rows] = node.region
-        return
-    low = features[rows, node.feature] <= node.threshold
-    _label(node.below, features, rows[low], out)
-    _label(node.above, features, rows[~low], out)
+    return np.flatnonzero(both).tolist()
 
 
 def _rule(bounds: dict[int, tuple[float, float]], names: Sequence[str], spread: np.ndarray) -> str:

@@ -9,6 +9,7 @@ Every word is computed from the numbers. The rules, and what each grade asks for
 - returns: `no` where the simulated return of that policy lies above its real return, intervals apart, by more than a
   tenth of the real returns' scale (exploitation); `care` where it lies that far below.
 - where: `care` where a region's contribution to the gap in return stands out, see `regions.worst_region`.
+- states: `care` where states that the logs visit are not certified, `no` where none is.
 - steps: `care` where one-step error exceeds a tenth of the persistence floor, on the logs or where a policy goes.
 - ends: `care` where false ends reach 1e-3 a step or recall is below .9.
 """
@@ -55,8 +56,8 @@ def horizon_interval(report: Mapping[str, Any]) -> tuple[float, float] | None:
 
 
 def findings(report: Mapping[str, Any]) -> list[Finding]:
-    """Conclusions on horizon, ranking, transfer, returns, regions, single steps and ends, in this order."""
-    parts = (_horizon, _ranking, _transfer, _returns, _where, _steps, _ends)
+    """Conclusions on horizon, ranking, transfer, returns, regions, states, single steps and ends, in this order."""
+    parts = (_horizon, _ranking, _transfer, _returns, _where, _states, _steps, _ends)
     return [finding for part in parts if (finding := part(report)) is not None]
 
 
@@ -181,6 +182,25 @@ def _returns(report: Mapping[str, Any]) -> Finding:
 def _where(report: Mapping[str, Any]) -> Finding | None:
     words = worst_region(report)
     return None if words is None else Finding("where", "care", words)
+
+
+def _states(report: Mapping[str, Any]) -> Finding | None:
+    found = report.get("trust_region") or {}
+    regions = found.get("regions") or ()
+    left_out = [region for region in regions if not region["certified"] and region["share"] > 0]
+    if not regions:
+        return None
+    if len(left_out) == len(regions):
+        return Finding(
+            "states", "no", "in any state that rules could name: nowhere is the risk of a wrong step certified"
+        )
+    if not left_out:
+        return Finding("states", "yes", "in all states that the logs visit")
+    worst = max(left_out, key=lambda region: (region["exceeding"] or 0.0, region["share"]))
+    numbers = f"{text(100 * sum(region['share'] for region in left_out))}% of the logs' steps are not certified"
+    if worst["exceeding"] is not None:
+        numbers += f"; there {text(100 * worst['exceeding'])}% of steps err by more than {found['tolerance']:g}"
+    return Finding("states", "care", f"not where {worst['rule']} ({numbers})")
 
 
 def _steps(report: Mapping[str, Any]) -> Finding:
