@@ -130,13 +130,13 @@ def run(options: Options | TextOptions) -> dict[str, Any]:
     corpora = {pathlib.Path(folder).resolve().name: open_corpus(folder) for folder in options.corpus}
     if len(corpora) < len(options.corpus):
         raise ValueError("two of the corpora's folders have one name; it names the world in the run folder")
-    config = dataclasses.replace(options.config, seed=options.seed)
     if isinstance(options, TextOptions):
         if len(corpora) > 1:
             raise ValueError("texts are learned from one corpus; data convert --append makes one of several")
         if options.out is None:
             raise ValueError("--out is missing: the folder of the run")
-        return _train(options, options.out, corpora, config)
+        return _train(options, options.out, corpora, dataclasses.replace(options.config, seed=options.seed))
+    config = dataclasses.replace(options.config, seed=options.seed)
     if len(corpora) > 1 and (options.estimate or options.continue_from is not None):
         raise ValueError("--estimate and --continue-from take one corpus")
     if options.estimate:
