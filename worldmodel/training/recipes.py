@@ -30,7 +30,7 @@ RECIPES: dict[str, TrainingConfig] = {
 
 TEXT_RECIPES: dict[str, TextConfig] = {
     "intercode_sql": dataclasses.replace(
-        TEXT_PRESETS["tiny"], steps=4_000, learning_rate=3e-3, checkpoint_every=500, evaluation_batches=16
+        TEXT_PRESETS["tiny"], steps=1_200, learning_rate=3e-3, checkpoint_every=300, evaluation_batches=16
     ),
 }
 """The same of corpora of texts."""
