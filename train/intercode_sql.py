@@ -5,10 +5,11 @@ Data:      python data/intercode_sql.py --tasks ic_spider_dev.json RESULTS corpo
 Hardware:  2 CPU cores.
 Time:      4 CPU minutes; 12 minutes beside much other work.
 Expected:  2.40 nats a token (2.18 to 2.64) on the 112 held-out episodes, all of one database that was never seen: the
-           intervals are over episodes and say nothing of other databases. Of their 1,037 next observations .032 (.009 to .060) exactly right; repeating the last one gives .606 (.542 to
-           .667), the nearest logged turn .037 (.010 to .071): so small a model learns what the databases it saw
-           hold, and does not yet copy. Of the 196 that no log could tell, none. All 15 ends found, .003 invented.
-           Trained longer (4,000 steps) it knows the seen databases better, not this one: 2.59 nats, .034.
+           intervals are over episodes and say nothing of other databases. Of their 1,037 next observations .032
+           (.009 to .060) are exactly right; repeating the last one gives .606 (.542 to .667), the nearest logged turn
+           .037 (.010 to .071): so small a model learns what the databases it saw hold, and does not yet copy. Of the
+           196 that no log could tell, none. All 15 ends found, .003 invented. Trained longer (4,000 steps) it knows
+           the seen databases better, not this one: 2.59 nats, .034.
 """
 
 from __future__ import annotations
