@@ -62,6 +62,16 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made_once(shared / "trained_run", make_tiny_run)
 
 
+@pytest.fixture(scope="session")
+def text_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of a tiny run of texts, its corpus inside it, made once for all workers."""
+    from tests.support import make_tiny_text_run
+
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    return made_once(shared / "text_run", make_tiny_text_run)
+
+
 # ----------------------------------------------------------------------------------------------------------------------
 
 

@@ -57,6 +57,13 @@ def _register() -> None:
             disable_env_checker=True,
             order_enforce=False,
         )
+    if "worldmodel/Text-v0" not in registry:
+        register(
+            id="worldmodel/Text-v0",
+            entry_point="worldmodel.envs:make_text",
+            disable_env_checker=True,
+            order_enforce=False,
+        )
 
 
 _register()

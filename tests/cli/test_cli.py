@@ -85,6 +85,26 @@ def test_debug_shows_the_traceback(tmp_path):
         main(["data", "show", str(tmp_path / "nothing"), "--debug"])
 
 
+def test_train_on_texts(text_run, tmp_path, capsys):
+    corpus, folder = text_run / "corpus", tmp_path / "run"
+    small = ["--preset", "debug", "--config.steps", "2", "--config.evaluation-batches", "1"]
+    out, err = run("train", corpus, "--out", folder, *small, "--config.weights", "paper", "--json", capsys=capsys)
+    result = json.loads(out)
+    assert result["step"] == 2 and result["metrics"]["held_out_nll"] > 0
+    assert json.loads((folder / "config.json").read_text())["training"]["weights"] == "paper"
+    _, err = run("train", corpus, "--out", folder, *small, code=2, capsys=capsys)
+    assert "training.weights is" in one_line(err)
+    _, err = run("train", corpus, corpus, "--out", folder, code=2, capsys=capsys)
+    assert "two of the corpora's folders have one name" in one_line(err)
+    _, err = run("train", corpus, code=2, capsys=capsys)
+    assert "--out is missing" in one_line(err)
+    with pytest.raises(SystemExit):
+        main(["train", str(corpus), "--help"])
+    assert "--config.rules.longest-observation" in capsys.readouterr().out
+    _, err = run("probe", folder, "--corpus", corpus, code=2, capsys=capsys)
+    assert "this run is of texts" in one_line(err)
+
+
 def test_record_show_and_train(tmp_path, capsys):
     corpus, folder = tmp_path / "corpus", tmp_path / "run"
     policies = ["--policy", "random", "sticky:0.8", "--episodes", "8", "--seed", "3"]

@@ -102,6 +102,19 @@ def test_the_first_token_of_a_document_is_predicted_by_nothing():
     np.testing.assert_allclose(packed, jnp.concatenate(apart, axis=1), atol=1e-5)
 
 
+@pytest.mark.parametrize("held", [VOCABULARY * 101, VOCABULARY * 4])
+def test_scores_say_the_likeliest_token_too(held, monkeypatch):
+    monkeypatch.setattr(cross_entropy, "MOST_LOGITS", held)
+    model, tokens = language_model(FULL, params_of(FULL)), tokens_of(3, 2, 11)
+    segments = jnp.asarray([[0] * 4 + [1] * 5 + [2] * 2, [1] * 11])
+    log_prob, best = jax.jit(model.scores)(tokens, segments)
+    np.testing.assert_allclose(log_prob, model.log_prob(tokens, segments), atol=1e-6)
+    want = np.argmax(np.asarray(model(tokens, segments)), axis=-1)[:, :-1]
+    same = np.asarray(segments)[:, 1:] == np.asarray(segments)[:, :-1]
+    np.testing.assert_array_equal(np.asarray(best)[:, 1:], np.where(same, want, -1))
+    assert best[:, 0].tolist() == [-1, -1]
+
+
 def test_a_batch_with_nothing_to_learn_moves_nothing():
     def loss(params, tokens):
         return language_model(FULL, params).loss(tokens, jnp.zeros(tokens.shape).at[:, 0].set(1.0))[0]

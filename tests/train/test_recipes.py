@@ -16,7 +16,7 @@ from worldmodel.cli.recipe import recipe
 from worldmodel.corpus import write_corpus
 from worldmodel.spaces import box
 from worldmodel.training.presets import PRESETS
-from worldmodel.training.recipes import RECIPES
+from worldmodel.training.recipes import RECIPES, TEXT_RECIPES
 from worldmodel.trajectory import Spec, Trajectory
 
 ROOT = Path(__file__).parents[2]
@@ -75,7 +75,7 @@ def run(path: Path, *words: str, monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 def test_every_configuration_has_its_recipe():
-    assert set(FILES) == set(RECIPES)
+    assert set(FILES) == {*RECIPES, *TEXT_RECIPES}
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -88,7 +88,7 @@ def test_a_recipe_says_what_it_needs_and_gives(name):
     assert said["Command"] == f"python train/{name}.py corpora/{name} --out runs/{name}"
     script = ROOT / said["Data"].removeprefix("python ").split()[0]
     assert script.is_file() and said["Data"].endswith(f"corpora/{name}")
-    assert f'RECIPES["{name}"]' in text
+    assert f'{"TEXT_" if name in TEXT_RECIPES else ""}RECIPES["{name}"]' in text
     assert f"`{name}.py`" in (ROOT / "train" / "README.md").read_text()
 
 
@@ -100,7 +100,7 @@ def test_a_recipe_helps(name, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.slow) if n in ("breakout", "doorkey") else n for n in FILES]
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n in ("breakout", "doorkey") else n for n in RECIPES]
 )
 def test_a_recipe_trains(name, tmp_path, monkeypatch, capsys):
     corpus = tiny_corpus(tmp_path / name, *SPACES.get(name, VECTOR))
@@ -113,6 +113,18 @@ def test_a_recipe_trains(name, tmp_path, monkeypatch, capsys):
     # What the command line did not change is the recipe's.
     assert described["training"]["learning_rate"] == RECIPES[name].learning_rate
     assert described["model"]["members"] == RECIPES[name].model.members
+
+
+@pytest.mark.parametrize("name", TEXT_RECIPES)
+def test_a_recipe_of_texts_trains(name, text_run, tmp_path, monkeypatch, capsys):
+    sizes = {"trunk.width": 8, "trunk.layers": 1, "trunk.heads": 2, "trunk.kv-heads": 1, "trunk.mlp": 8}
+    few = {"steps": 2, "batch-size": 2, "length": 192, "vocabulary": 256, "warmup": 1, "evaluation-batches": 1}
+    words = [word for field, value in (few | sizes).items() for word in (f"--config.{field}", str(value))]
+    again = [str(text_run / "corpus"), "--out", str(tmp_path / "run"), "--json", *words]
+    assert run(FILES[name], *again, monkeypatch=monkeypatch) == 0
+    assert json.loads(capsys.readouterr().out)["step"] == 2
+    described = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert described["training"]["learning_rate"] == TEXT_RECIPES[name].learning_rate
 
 
 def test_a_recipe_takes_no_preset(capsys):

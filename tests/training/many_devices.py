@@ -12,7 +12,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from tests.support import tiny_columns
+from tests.support import text_corpus, tiny_columns
 from worldmodel.corpus import window_batches
 from worldmodel.model.step import StepConfig, init_params
 from worldmodel.model.transformer import TrunkConfig
@@ -21,6 +21,7 @@ from worldmodel.training.claim import codec_of
 from worldmodel.training.loop import initial_state
 from worldmodel.training.sharding import Layout
 from worldmodel.training.step import as_batch, make_optimizer, make_train_step
+from worldmodel.training.text import TEXT_PRESETS, train_texts
 
 DEBUG = StepConfig(
     trunk=TrunkConfig(width=16, layers=1, heads=4, kv_heads=2, mlp=16, window=3),
@@ -73,6 +74,19 @@ def losses(*meshes: str) -> None:
             expected = layout.state(state)
             jax.tree.map(lambda x, sharding: x.sharding.is_equivalent_to(sharding, x.ndim) or 1 / 0, state, expected)
     print(json.dumps(curves))
+
+
+def texts(folder: str, *meshes: str) -> None:
+    """Trains on texts on every mesh; prints the largest difference from the first one's weights."""
+    small = {"steps": 6, "checkpoint_every": 3, "log_every": 3, "batch_size": 8, "evaluation_batches": 1}
+    config = dataclasses.replace(TEXT_PRESETS["debug"], **small)
+    corpus = text_corpus(Path(folder) / "corpus", 30)
+    weights = []
+    for number, mesh in enumerate(meshes):
+        world = train_texts(corpus, Path(folder) / str(number), dataclasses.replace(config, mesh=mesh))
+        weights.append(jax.tree.leaves(world.dynamics.params))
+    pairs = [pair for other in weights[1:] for pair in zip(weights[0], other, strict=True)]
+    print(json.dumps(max(float(np.abs(np.asarray(a) - np.asarray(b)).max()) for a, b in pairs)))
 
 
 def trained(run: str, mesh: str, steps: str = "12", stop: str = "0") -> None:

@@ -102,8 +102,10 @@ def _dispatch(words: list[str]) -> int:
     module = importlib.import_module(module_name)
     rest = words[len(verb.split()) :]
     # Where a verb has presets, the words say which options are the defaults of all others.
-    defaults = {"default": module.defaults(rest)} if hasattr(module, "defaults") else {}
-    options = tyro.cli(getattr(module, options_name), args=rest, prog=f"worldmodel {verb}", **defaults)
+    known = module.defaults(rest) if hasattr(module, "defaults") else None
+    defaults = {} if known is None else {"default": known}
+    kind = getattr(module, options_name) if known is None else type(known)
+    options = tyro.cli(kind, args=rest, prog=f"worldmodel {verb}", **defaults)
     getattr(module, function_name)(options)
     return 0
 

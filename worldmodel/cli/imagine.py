@@ -63,7 +63,7 @@ def imagine(options: ImagineOptions) -> dict[str, Any]:
     from worldmodel.corpus.manifest import NAME
     from worldmodel.corpus.write import write_corpus
     from worldmodel.envs.snapshot import name_of
-    from worldmodel.training import load
+    from worldmodel.training.checkpoint import load
 
     if not options.append and (options.out / NAME).exists():
         raise ValueError(f"corpus {options.out}: holds a corpus already; --append adds to it")

@@ -55,7 +55,7 @@ def play(options: PlayOptions) -> dict[str, Any]:
     from worldmodel.agents.side_by_side import SideBySide
     from worldmodel.cli.progress import console
     from worldmodel.simulator import DEFAULT_TIME_LIMIT
-    from worldmodel.training import load
+    from worldmodel.training.checkpoint import load
 
     world = load(options.run)
     _check(options, world)

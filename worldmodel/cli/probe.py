@@ -55,7 +55,7 @@ def run(options: Options) -> dict[str, Any]:
     """Probes; prints and returns the report. `SystemExit(1)` where it does not show what is required."""
     from worldmodel.fidelity import FULL, QUICK, probe
     from worldmodel.report import verdict
-    from worldmodel.training import load
+    from worldmodel.training.checkpoint import load
 
     gates = read_gates(options.require)
     world = load(options.run)

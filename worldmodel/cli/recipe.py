@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from worldmodel.cli import guarded
 from worldmodel.training.config import TrainingConfig
+from worldmodel.training.text.config import TextConfig
 
 
-def recipe(doc: str | None, config: TrainingConfig, argv: Sequence[str] | None = None) -> int:
+def recipe(doc: str | None, config: TrainingConfig | TextConfig, argv: Sequence[str] | None = None) -> int:
     """Trains with `config` and every option of `worldmodel train` but `--preset`; returns the exit code.
 
     Args:
@@ -26,7 +27,8 @@ def recipe(doc: str | None, config: TrainingConfig, argv: Sequence[str] | None =
             raise ValueError("a recipe brings its own configuration; --preset is an option of worldmodel train")
         if {"-h", "--help"} & set(words):
             print(doc)  # as it stands: the help that follows would set its lines anew
-        train.run(tyro.cli(train.Options, args=words, default=train.beginning(config)))
+        options = train.beginning(config)
+        train.run(tyro.cli(type(options), args=words, default=options))
         return 0
 
     return guarded(run, argv)

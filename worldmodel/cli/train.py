@@ -12,18 +12,13 @@ from typing import Annotated, Any
 import tyro
 
 from worldmodel.training.config import TrainingConfig
+from worldmodel.training.text.config import TextConfig
 from worldmodel.trajectory import suggest
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
-    """Trains a world model on a corpus, or one on the corpora of several environments; the same command resumes.
-
-    Example: worldmodel train corpora/cartpole --out runs/cartpole --preset small --config.steps 2000
-
-    Several environments share a trunk; each is then loaded, probed and played as RUN/worlds/NAME, by the name of its
-    corpus's folder.
-    """
+class Common:
+    """What every training is told."""
 
     corpus: tyro.conf.Positional[tuple[str, ...]]
     """Folder of a corpus (see `worldmodel data record`), or of several."""
@@ -33,13 +28,6 @@ class Options:
     """Sizes to begin from: debug, tiny, default, small, 25m, 85m, 300m, 1b; --config.* change single fields of it."""
     seed: int = 0
     """Of initial parameters and data order."""
-    config: Annotated[TrainingConfig, tyro.conf.arg(name="config")] = TrainingConfig()
-    continue_from: pathlib.Path | None = None
-    """Another run folder, whose parameters to begin with."""
-    replay: str | None = None
-    """Folder of the corpus that run learned from, to be seen again."""
-    replay_fraction: float = 0.25
-    """Share of windows that are replayed."""
     loggers: tuple[str, ...] = ()
     """Beside metrics.jsonl: tensorboard, wandb."""
     coordinator: str | None = None
@@ -48,6 +36,27 @@ class Options:
     """How many processes there are."""
     process: int = 0
     """This process's number, from 0."""
+    json: bool = False
+    """Print one JSON object."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Options(Common):
+    """Trains a world model on a corpus, or one on the corpora of several environments; the same command resumes.
+
+    Example: worldmodel train corpora/cartpole --out runs/cartpole --preset small --config.steps 2000
+
+    Several environments share a trunk; each is then loaded, probed and played as RUN/worlds/NAME, by the name of its
+    corpus's folder. A corpus of texts makes a language model; `worldmodel train CORPUS --help` shows its options.
+    """
+
+    config: Annotated[TrainingConfig, tyro.conf.arg(name="config")] = TrainingConfig()
+    continue_from: pathlib.Path | None = None
+    """Another run folder, whose parameters to begin with."""
+    replay: str | None = None
+    """Folder of the corpus that run learned from, to be seen again."""
+    replay_fraction: float = 0.25
+    """Share of windows that are replayed."""
     estimate: bool = False
     """Begin no run: print parameters, arithmetic, memory per device, days and cost."""
     devices: int = 1
@@ -58,30 +67,55 @@ class Options:
     """Share of a device's peak that --estimate assumes."""
     price_per_hour: float | None = None
     """Of one device, for --estimate."""
-    json: bool = False
-    """Print one JSON object."""
 
 
-def defaults(words: Sequence[str]) -> Options:
-    """The options before any other word is read: those of the preset that `words` name; `ValueError` for no preset."""
+@dataclasses.dataclass(frozen=True)
+class TextOptions(Common):
+    """Trains a language world model on a corpus of texts; the same command resumes.
+
+    Example: worldmodel train corpora/intercode_sql --out runs/sql --preset tiny --config.steps 2000
+    """
+
+    config: Annotated[TextConfig, tyro.conf.arg(name="config")] = TextConfig()
+
+
+def defaults(words: Sequence[str]) -> Options | TextOptions:
+    """The options before any other word is read: those of the preset that `words` name, for texts where a corpus is.
+
+    `ValueError` for no preset.
+    """
     from worldmodel.training.presets import PRESETS
+    from worldmodel.training.text.config import TEXT_PRESETS
 
     name = "default"
     for word, following in zip(words, [*words[1:], ""], strict=True):
         name = following if word == "--preset" else word.removeprefix("--preset=") if "--preset=" in word else name
     if name not in PRESETS:
         raise ValueError(f"there is no preset {name!r}{suggest(name, PRESETS)}; presets are {', '.join(PRESETS)}")
-    return beginning(PRESETS[name], name)
+    return beginning(TEXT_PRESETS[name] if any(map(_holds_texts, words)) else PRESETS[name], name)
 
 
-def beginning(config: TrainingConfig, preset: str = "default") -> Options:
+def beginning(config: TrainingConfig | TextConfig, preset: str = "default") -> Options | TextOptions:
     """The options with this configuration and no corpus yet."""
-    options = Options(corpus=(), preset=preset, config=config)
+    if isinstance(config, TextConfig):
+        options = TextOptions(corpus=(), preset=preset, config=config)
+    else:
+        options = Options(corpus=(), preset=preset, config=config)
     object.__setattr__(options, "corpus", tyro.MISSING)  # no text, but tyro's mark of what must be given
     return options
 
 
-def run(options: Options) -> dict[str, Any]:
+def _holds_texts(word: str) -> bool:
+    """Whether a word of the command line is the folder of a corpus of texts."""
+    from worldmodel.corpus.manifest import NAME, read_manifest
+
+    if word.startswith("-") or not (pathlib.Path(word) / NAME).is_file():
+        return False
+    spec = read_manifest(pathlib.Path(word)).spec
+    return spec.observation_space["type"] == spec.action_space["type"] == "Text"
+
+
+def run(options: Options | TextOptions) -> dict[str, Any]:
     """Trains; prints and returns where the run is and its last metrics, or the estimate."""
     if options.coordinator is not None:
         from worldmodel.training import processes
@@ -96,6 +130,12 @@ def run(options: Options) -> dict[str, Any]:
     corpora = {pathlib.Path(folder).resolve().name: open_corpus(folder) for folder in options.corpus}
     if len(corpora) < len(options.corpus):
         raise ValueError("two of the corpora's folders have one name; it names the world in the run folder")
+    if isinstance(options, TextOptions):
+        if len(corpora) > 1:
+            raise ValueError("texts are learned from one corpus; data convert --append makes one of several")
+        if options.out is None:
+            raise ValueError("--out is missing: the folder of the run")
+        return _train(options, options.out, corpora, dataclasses.replace(options.config, seed=options.seed))
     config = dataclasses.replace(options.config, seed=options.seed)
     if len(corpora) > 1 and (options.estimate or options.continue_from is not None):
         raise ValueError("--estimate and --continue-from take one corpus")
@@ -106,7 +146,9 @@ def run(options: Options) -> dict[str, Any]:
     return _train(options, options.out, corpora, config)
 
 
-def _train(options: Options, out: pathlib.Path, corpora: dict[str, Any], config: TrainingConfig) -> dict[str, Any]:
+def _train(
+    options: Options | TextOptions, out: pathlib.Path, corpora: dict[str, Any], config: TrainingConfig | TextConfig
+) -> dict[str, Any]:
     from worldmodel.cli.progress import TrainingBar
     from worldmodel.training.memory import keep_freed_memory
     from worldmodel.training.stopping import Stopped
@@ -158,10 +200,15 @@ def _held_out(corpus: Any) -> Any:
     return corpus.held("held_out", keep=real) if (corpus.split("held_out") & real).any() else None
 
 
-def _trained(options: Options, out: pathlib.Path, corpora: dict[str, Any], config: TrainingConfig, report: Any) -> int:
+def _trained(options: Any, out: pathlib.Path, corpora: dict[str, Any], config: Any, report: Any) -> int:
     """The step that training came to."""
     from worldmodel.training.loop import train, train_together
 
+    if isinstance(config, TextConfig):
+        from worldmodel.training.text.run import train_texts
+
+        (corpus,) = corpora.values()
+        return train_texts(corpus, out, config, loggers=options.loggers, report=report).step
     held_out = {name: _held_out(corpus) for name, corpus in corpora.items()}
     told: dict[str, Any] = {"loggers": options.loggers, "report": report}
     if len(corpora) > 1:

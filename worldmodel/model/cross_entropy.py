@@ -66,11 +66,28 @@ def token_nll(
     hidden: Float[Array, "N width"], table: Float[Array, "vocabulary width"], targets: Int[Array, " N"]
 ) -> Float[Array, " N"]:
     """Negative log-likelihood of every target, in nats."""
+    return _in_pieces(lambda piece: _nll(piece[0], table, piece[1])[0], hidden, table, targets)
+
+
+def token_scores(
+    hidden: Float[Array, "N width"], table: Float[Array, "vocabulary width"], targets: Int[Array, " N"]
+) -> tuple[Float[Array, " N"], Int[Array, " N"]]:
+    """The same, and the likeliest token in each place."""
+
+    def scores(piece: tuple[Array, Array]) -> tuple[Array, Array]:
+        nll, said = _nll(piece[0], table, piece[1])
+        return nll, jnp.argmax(said, axis=-1).astype(jnp.int32)
+
+    return _in_pieces(scores, hidden, table, targets)
+
+
+def _in_pieces(function: Any, hidden: Array, table: Array, targets: Array) -> Any:
+    """`function` of hidden states and targets, both `[size, ..]`, for all positions; its results are `[N]`."""
     count, size = len(hidden), _piece(hidden, table)
     padding = -count % size
     hidden = jnp.pad(hidden, [(0, padding), (0, 0)]).reshape(-1, size, hidden.shape[-1])
     targets = jnp.pad(targets, (0, padding)).reshape(-1, size)
-    return jax.lax.map(lambda piece: _nll(piece[0], table, piece[1])[0], (hidden, targets)).reshape(-1)[:count]
+    return jax.tree.map(lambda x: x.reshape(-1)[:count], jax.lax.map(function, (hidden, targets)))
 
 
 def _piece(hidden: Array, table: Array) -> int:

@@ -13,7 +13,7 @@ import numpy as np
 from flax import nnx
 
 from worldmodel._types import Array, Float, Int
-from worldmodel.model.cross_entropy import token_nll, weighted_nll
+from worldmodel.model.cross_entropy import token_nll, token_scores, weighted_nll
 from worldmodel.model.params import Params, Skeleton, filled, skeleton
 from worldmodel.model.transformer import LayerCache, Trunk, TrunkConfig, normal
 
@@ -67,16 +67,23 @@ class LanguageModel(nnx.Module):
         return self.trunk(self.embedding[...][tokens], segments)
 
     def loss(
-        self, tokens: Int[Array, "B T"], weights: Float[Array, "B T"], segments: Int[Array, "B T"] | None = None
+        self,
+        tokens: Int[Array, "B T"],
+        weights: Float[Array, "B T"],
+        segments: Int[Array, "B T"] | None = None,
+        *,
+        hidden: Float[Array, "B T width"] | None = None,
     ) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """Mean negative log-likelihood of the tokens, weighted, in nats, and the sum of the weights.
 
         `weights` are of the tokens as targets, 0 where nothing is to be learned. Nothing predicts the first token of a
-        row or of a segment: its weight does not count. Where nothing at all is left, the loss is 0.
+        row or of a segment: its weight does not count. Where nothing at all is left, the loss is 0. `hidden`: what the
+        method of this name gives, from who has computed it in another way.
         """
         target, weight = self._targets(tokens, weights, segments)
         total = jnp.sum(weight)
-        nll = weighted_nll(self._flat(tokens, segments), self._table, target.reshape(-1), weight.reshape(-1))
+        read = self._flat(tokens, segments) if hidden is None else hidden.reshape(tokens.size, -1)
+        nll = weighted_nll(read, self._table, target.reshape(-1), weight.reshape(-1))
         return nll / jnp.where(total > 0.0, total, 1.0), total
 
     def log_prob(self, tokens: Int[Array, "B T"], segments: Int[Array, "B T"] | None = None) -> Float[Array, "B T"]:
@@ -84,6 +91,23 @@ class LanguageModel(nnx.Module):
         target, known = self._targets(tokens, jnp.ones(tokens.shape, jnp.float32), segments)
         nll = token_nll(self._flat(tokens, segments), self._table, target.reshape(-1)).reshape(tokens.shape)
         return -jnp.roll(nll * known, 1, axis=1)
+
+    def scores(
+        self,
+        tokens: Int[Array, "B T"],
+        segments: Int[Array, "B T"] | None = None,
+        *,
+        hidden: Float[Array, "B T width"] | None = None,
+    ) -> tuple[Float[Array, "B T"], Int[Array, "B T"]]:
+        """`log_prob`, and the token that was likeliest in each place; 0 and -1 for the first of a row or a segment.
+
+        `hidden` as in `loss`.
+        """
+        target, known = self._targets(tokens, jnp.ones(tokens.shape, jnp.float32), segments)
+        read = self._flat(tokens, segments) if hidden is None else hidden.reshape(tokens.size, -1)
+        nll, best = token_scores(read, self._table, target.reshape(-1))
+        best = jnp.where(known > 0.0, best.reshape(tokens.shape), -1)
+        return -jnp.roll(nll.reshape(tokens.shape) * known, 1, axis=1), jnp.roll(best, 1, axis=1)
 
     def start(
         self, tokens: Int[Array, "B T"], lengths: Int[Array, " B"], *, capacity: int | None = None
@@ -115,10 +139,13 @@ class LanguageModel(nnx.Module):
 
     def _targets(self, tokens: Array, weights: Array, segments: Array | None) -> tuple[Array, Array]:
         """Of every position the token after it and that token's weight, `[B, T]`; the last one has none."""
-        weight = jnp.roll(weights, -1, axis=1).at[:, -1].set(0.0)
-        if segments is not None:
-            weight = jnp.where(jnp.roll(segments, -1, axis=1) == segments, weight, 0.0)
-        return jnp.roll(tokens, -1, axis=1), weight
+        return jnp.roll(tokens, -1, axis=1), target_weights(weights, segments)
+
+
+def target_weights(weights: Float[Array, "B T"], segments: Int[Array, "B T"] | None = None) -> Float[Array, "B T"]:
+    """Of every position the weight of the token after it, where that is of the same segment; else 0."""
+    weight = jnp.roll(weights, -1, axis=1).at[:, -1].set(0.0)
+    return weight if segments is None else jnp.where(jnp.roll(segments, -1, axis=1) == segments, weight, 0.0)
 
 
 def language_model(config: LanguageConfig, params: Params) -> LanguageModel:

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from worldmodel.training.calibration import measure_trust
-    from worldmodel.training.checkpoint import WorldModel, load
+    from worldmodel.training.checkpoint import WorldModel
     from worldmodel.training.config import TrainingConfig
     from worldmodel.training.loop import train, train_together
+    from worldmodel.training.opened import load
 
 _HOME = {
     "WorldModel": "worldmodel.training.checkpoint",
-    "load": "worldmodel.training.checkpoint",
+    "load": "worldmodel.training.opened",
     "measure_trust": "worldmodel.training.calibration",
     "TrainingConfig": "worldmodel.training.config",
     "train": "worldmodel.training.loop",

@@ -116,6 +116,10 @@ def read_config(run: Path) -> dict[str, Any]:
 
 def model_from_config(config: Mapping[str, Any]) -> tuple[Spec, StepDynamics]:
     """The inverse of `describe`, without parameters."""
+    if config.get("kind") == "text":
+        raise ValueError(
+            "this run is of texts: worldmodel.load and worldmodel.make take it, and worldmodel.fidelity.text_open_loop"
+        )
     if "worlds" in config:
         names = ", ".join(f"worlds/{name}" for name in config["worlds"])
         raise ValueError(f"this run is of several worlds; take the folder of one: {names}")
@@ -158,7 +162,7 @@ def load(run: str | os.PathLike[str], *, which: Literal["last", "best"] = "last"
                 raise FileNotFoundError(f"{home} holds no complete checkpoint")
     finally:
         checkpoints.close()
-    params = {"members": _integer_keys(member_params(found[1], world)), "starts": read_starts(path, spec)}
+    params = {"members": integer_keys(member_params(found[1], world)), "starts": read_starts(path, spec)}
     if dynamics.codec.context.size:
         params["contexts"] = np.load(path / "contexts.npy", allow_pickle=False)
     trust, certificate = TrustRegion.load(path), Certificate.load(path)
@@ -204,8 +208,8 @@ def read_starts(run: Path, spec: Spec) -> PyTree:
         )
 
 
-def _integer_keys(tree: Any) -> Any:
+def integer_keys(tree: Any) -> Any:
     """Orbax writes a list's positions as text; modules count with integers."""
     if not isinstance(tree, Mapping):
         return tree
-    return {int(k) if isinstance(k, str) and k.isdigit() else k: _integer_keys(v) for k, v in tree.items()}
+    return {int(k) if isinstance(k, str) and k.isdigit() else k: integer_keys(v) for k, v in tree.items()}

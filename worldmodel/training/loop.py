@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +17,6 @@ from worldmodel.model.dynamics import StepDynamics
 from worldmodel.model.step import Params
 from worldmodel.training.calibration import calibrated
 from worldmodel.training.checkpoint import (
-    Checkpoints,
     WorldModel,
     load,
     model_from_config,
@@ -29,18 +27,15 @@ from worldmodel.training.claim import check_worlds, claim, claim_together
 from worldmodel.training.config import TrainingConfig
 from worldmodel.training.continuation import Continuation
 from worldmodel.training.held_out import HeldOut
-from worldmodel.training.loggers import Logger, check_loggers, open_loggers
+from worldmodel.training.loggers import check_loggers
 from worldmodel.training.plasticity import Plasticity
-from worldmodel.training.processes import leader_first, leads
+from worldmodel.training.processes import leader_first
 from worldmodel.training.program import program
+from worldmodel.training.running import Report, Running
 from worldmodel.training.sharding import Layout
 from worldmodel.training.step import Batch, TrainState, as_batch
-from worldmodel.training.stopping import Interruption, SkippedSteps, Stopped
 from worldmodel.training.worlds import ONLY, Streams, init_worlds, map_worlds
 from worldmodel.trajectory import Spec
-
-Report = Callable[[int, Mapping[str, float]], None]
-"""Called with the step and its metrics every `log_every` steps."""
 
 
 def train(
@@ -153,14 +148,13 @@ class _World(NamedTuple):
     codec: StepCodec
 
 
-class _Run:
-    """Everything that the steps of one call share."""
+class _Run(Running):
+    """The steps of one call, of one world or several."""
 
     def __init__(
         self, worlds: Mapping[str, _World], run: Path, config: TrainingConfig, continuation: Continuation | None
     ):
-        self._run, self._config, self._worlds = run, config, worlds
-        self._described = read_config(run)
+        self._worlds = worlds
         model = config.model
         codecs = {name: world.codec for name, world in worlds.items()}
         self._layout = layout = Layout.of(config.mesh) if config.mesh else None
@@ -170,88 +164,20 @@ class _Run:
             raise ValueError(f"{jax.process_count()} processes need a mesh, as mesh='data=-1'")
         self._shard = (0, 1) if layout is None else layout.shard(config.batch_size)
         bfloat16 = config.precision == "bfloat16"
-        optimizer, self._step = program(config, codecs, layout)
+        optimizer, step = program(config, codecs, layout)
         params = init_worlds(model, codecs, config.seed) if continuation is None else continuation.params()
-        self._state = initial_state(params, optimizer, layout)
+        super().__init__(run, config, step, initial_state(params, optimizer, layout))
         self._batches = Streams(map_worlds(lambda world: self._windows(world.episodes), worlds))
         if continuation is not None and continuation.replay is not None:
             mixed = self._mixture(worlds[ONLY].episodes, continuation.replay, continuation.fraction)
             self._batches = Streams({ONLY: mixed})
-        self._held_out = self._plasticity = None
         if config.evaluation_batches and all(world.held_out is not None for world in worlds.values()):
             source = Streams(map_worlds(lambda world: self._windows(world.held_out), worlds))
             windows = [self._put(next(source)) for _ in range(config.evaluation_batches)]
-            self._held_out = HeldOut(model, codecs, windows, bfloat16=bfloat16, layout=layout)
+            self._measure = HeldOut(model, codecs, windows, bfloat16=bfloat16, layout=layout).measure
         if config.gauge_every:
             own = self._put({ONLY: next(self._windows(worlds[ONLY].episodes))})
-            self._plasticity = Plasticity(StepDynamics(model, codecs[ONLY]), own[ONLY], config.seed)
-
-    def go(self, loggers: Sequence[str], report: Report) -> None:
-        """Restores what there is, and trains to the last step."""
-        config = self._config
-        checkpoints = Checkpoints(self._run)
-        with contextlib.ExitStack() as stack:
-            stack.callback(checkpoints.close)
-            step = saved = self._restore(checkpoints)
-            logs: list[Logger] = open_loggers(loggers, self._run, step) if leads() else []
-            for log in logs:
-                stack.callback(log.close)
-            interruption = stack.enter_context(Interruption())
-            started, first = time.monotonic(), step
-            while step < config.steps:
-                windows = next(self._batches)
-                self._state, metrics = self._step(self._state, self._put(windows))
-                step += 1
-                self._skipped.watch(step, windows, metrics)
-                last, stop = step == config.steps, interruption.due(step)
-                shown = last or step % config.log_every == 0
-                due = last or step % config.checkpoint_every == 0
-                values: dict[str, float] = {}
-                if shown or due or stop:
-                    self._skipped.settle()
-                if shown:
-                    values = {name: float(value) for name, value in metrics.items()}
-                    values["skipped"] = self._skipped.total
-                    values["steps_per_second"] = (step - first) / (time.monotonic() - started)
-                if self._plasticity is not None and step % config.gauge_every == 0:
-                    values |= self._plasticity.measure(self._state.params)
-                # After a skipped step the state may be the one that makes every loss infinite.
-                sound = not self._skipped.in_a_row
-                score = None
-                if due and sound and self._held_out is not None:
-                    measured = self._held_out.measure(self._state.params)
-                    values |= measured
-                    score = measured["held_out_nll"]
-                for log in logs:
-                    if values:
-                        log.write(step, values)
-                if shown and leads():
-                    report(step, values)
-                if (due or stop) and sound and saved != step:
-                    checkpoints.save(step, self._state, self._position(), score=score)
-                    saved = step
-                if stop and not last:
-                    checkpoints.wait()
-                    raise Stopped(saved)
-
-    def _restore(self, checkpoints: Checkpoints) -> int:
-        found = checkpoints.newest(self._state)
-        self._skipped = SkippedSteps(self._run)
-        if found is None:
-            return 0
-        step, self._state, position = found
-        self._batches.set_state(position["data"])
-        self._skipped = SkippedSteps(self._run, position["skipped"])
-        return step
-
-    def _position(self) -> dict[str, Any]:
-        """What a checkpoint holds beside the state: nothing random in training has any other source than the seed."""
-        return {
-            "data": self._batches.get_state(),
-            "skipped": self._skipped.total,
-            "seed": self._config.seed,
-            "config": self._described,
-        }
+            self._gauge = Plasticity(StepDynamics(model, codecs[ONLY]), own[ONLY], config.seed).measure
 
     def _windows(self, episodes: Episodes) -> Any:
         config, (_, parts) = self._config, self._shard

@@ -7,6 +7,7 @@ import dataclasses
 from worldmodel.model.step import StepConfig
 from worldmodel.model.transformer import TrunkConfig
 from worldmodel.training.config import TrainingConfig
+from worldmodel.training.text.config import TEXT_PRESETS, TextConfig
 
 VECTORS = TrainingConfig(
     dataclasses.replace(StepConfig(), members=2), batch_size=16, learning_rate=3e-3, checkpoint_every=2_000
@@ -26,3 +27,10 @@ RECIPES: dict[str, TrainingConfig] = {
     ),
 }
 """By the name of the file in `train/`. Schedules of vectors fill three minutes of training on 2 CPU cores."""
+
+TEXT_RECIPES: dict[str, TextConfig] = {
+    "intercode_sql": dataclasses.replace(
+        TEXT_PRESETS["tiny"], steps=1_200, learning_rate=3e-3, checkpoint_every=300, evaluation_batches=16
+    ),
+}
+"""The same of corpora of texts."""

@@ -12,6 +12,7 @@ import optax
 
 from worldmodel._types import Array, Int, PyTree
 from worldmodel.codec import StepCodec
+from worldmodel.model.language import LanguageConfig
 from worldmodel.model.step import Params, StepConfig, StepModel, step_model
 from worldmodel.training.precision import bfloat16_products
 from worldmodel.training.sharding import Layout
@@ -128,14 +129,14 @@ def _lean_sequence(config: StepConfig, codec: StepCodec, remat: str, bfloat16: b
     return lambda params, features: jnp.concatenate([run(params, features), features], axis=-1)
 
 
-def _into_stream_saveable(config: StepConfig) -> Callable[..., bool]:
+def _into_stream_saveable(config: StepConfig | LanguageConfig) -> Callable[..., bool]:
     def saveable(primitive: Any, *operands: Any, **params: Any) -> bool:
         return primitive.name == "dot_general" and operands[1].shape[1:] == (config.trunk.width,)
 
     return saveable
 
 
-REMAT: dict[str, Callable[[StepConfig], Any]] = {
+REMAT: dict[str, Callable[[StepConfig | LanguageConfig], Any]] = {
     "products": lambda config: jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
     "stream": _into_stream_saveable,
 }
