@@ -37,6 +37,7 @@ VERBS = {
     "train": ("worldmodel.cli.train", "Options", "run", "train a world model on a corpus"),
     "probe": ("worldmodel.cli.probe", "Options", "run", "measure where a world model can be trusted"),
     "play": ("worldmodel.cli.play", "PlayOptions", "play", "step an imagined world, beside the real one"),
+    "serve": ("worldmodel.cli.serve", "ServeOptions", "serve", "a world model over HTTP, as an OpenEnv environment"),
     "info": ("worldmodel.cli.info", "Options", "run", "versions and devices"),
 }
 
