@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import sys
 from typing import Any
 
 import tyro
@@ -77,7 +78,9 @@ def serve(options: ServeOptions) -> None:
     try:
         world.warm()
         _say(options, listening.getsockname()[:2], sessions.world.name, token)
-        app.serve(sessions, listening, token=token, web=options.web)
+        app.make_server(sessions, token=token, web=options.web).run(sockets=[listening])
+    except KeyboardInterrupt:  # the server has finished what was under way
+        print("stopped", file=sys.stderr)
     finally:
         sessions.close()
         listening.close()

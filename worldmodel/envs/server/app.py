@@ -11,7 +11,7 @@ from gymnasium.error import ResetNeeded
 # Before the web page's library is imported: it would report its use to its makers.
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 
-from worldmodel.envs.server.guard import BODY, BODY_SECONDS, Guard, check_address
+from worldmodel.envs.server.guard import BODY, BODY_SECONDS, Guard
 from worldmodel.envs.server.openenv import MISSING, EnvironmentFactory, WorldState, classes_of
 from worldmodel.envs.server.sessions import Sessions
 
@@ -30,12 +30,15 @@ except ModuleNotFoundError as error:
     raise ValueError(MISSING) from error
 
 
-def make_app(sessions: Sessions, *, token: str | None = None, web: bool = False) -> Guard:
-    """The whole application: OpenEnv's, with errors of one form, behind the guard.
+def make_app(
+    sessions: Sessions, *, token: str | None = None, web: bool = False, body_seconds: float = BODY_SECONDS
+) -> Guard:
+    """The whole application.
 
     Args:
       sessions: what is served.
       token: see `Guard`.
+      body_seconds: see `Guard`.
       web: also serve OpenEnv's page at `/web/`, which steps one episode that everybody who opens it shares.
     """
     action, seen = classes_of(sessions)
@@ -48,7 +51,7 @@ def make_app(sessions: Sessions, *, token: str | None = None, web: bool = False)
         )
     app = make(EnvironmentFactory(sessions, seen), action, seen, mode=ServerMode.SIMULATION, **common)
     _answer_errors(app)
-    return Guard(app, token=token, idle_seconds=sessions.idle_seconds)
+    return Guard(app, token=token, idle_seconds=sessions.idle_seconds, body_seconds=body_seconds)
 
 
 def _answer_errors(app: FastAPI) -> None:
@@ -77,17 +80,24 @@ def _answer_errors(app: FastAPI) -> None:
         return reply(500, error)
 
 
-class _PunctualProtocol(H11Protocol):
-    """Closes a connection whose first request does not come: the server itself waits for it without end."""
+def _punctual(seconds: float) -> type[H11Protocol]:
+    """A protocol that closes a connection whose first request does not come; the server's own waits without end."""
 
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        self.loop.call_later(BODY_SECONDS, self._close_if_silent)
+    class Punctual(H11Protocol):
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self.loop.call_later(seconds, self._close_if_silent)
 
-    def _close_if_silent(self) -> None:
-        # A connection that became a WebSocket has another protocol by now.
-        if self.cycle is None and self.transport.get_protocol() is self and not self.transport.is_closing():
-            self.transport.close()
+        def _close_if_silent(self) -> None:
+            # A connection that became a WebSocket has another protocol by now.
+            if self.cycle is None and self.transport.get_protocol() is self and not self.transport.is_closing():
+                self.transport.close()
+
+    return Punctual
+
+
+BACKLOG = 256
+"""Connections that wait for the server to take them."""
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -97,25 +107,31 @@ def listen(host: str, port: int) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host.strip("[]"), port))
+        listening.listen(BACKLOG)  # who connects before the server has started is served when it has
     except OSError:
         listening.close()
         raise
     return listening
 
 
-def serve(sessions: Sessions, listening: socket.socket, *, token: str | None = None, web: bool = False) -> None:
-    """Serves until interrupted or terminated; then what is under way is finished. The sessions stay on disk."""
-    check_address(listening.getsockname()[0], token)
-    config = uvicorn.Config(
-        make_app(sessions, token=token, web=web),
-        http=_PunctualProtocol,
-        ws="websockets-sansio",
-        ws_max_size=BODY,
-        ws_per_message_deflate=False,
-        limit_concurrency=4 * sessions.most + 64,
-        timeout_graceful_shutdown=5,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
+def make_server(
+    sessions: Sessions, *, token: str | None = None, web: bool = False, body_seconds: float = BODY_SECONDS
+) -> uvicorn.Server:
+    """A server, whose `run(sockets=[listen(..)])` serves until it is interrupted or terminated.
+
+    What is under way is then finished; the sessions stay on disk. Arguments are as of `make_app`.
+    """
+    return uvicorn.Server(
+        uvicorn.Config(
+            make_app(sessions, token=token, web=web, body_seconds=body_seconds),
+            http=_punctual(body_seconds),
+            ws="websockets-sansio",
+            ws_max_size=BODY,
+            ws_per_message_deflate=False,
+            limit_concurrency=4 * sessions.most + 64,
+            timeout_graceful_shutdown=5,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+        )
     )
-    uvicorn.Server(config).run(sockets=[listening])

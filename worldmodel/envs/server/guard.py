@@ -8,6 +8,7 @@ import binascii
 import hmac
 import ipaddress
 import json
+import re
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -87,7 +88,7 @@ class Guard:
         host = headers.get("host", "")
         if scope["type"] == "http" and scope["method"] == "GET" and scope["path"] == "/health":
             return None
-        if self._token is None and not is_loopback(urlsplit(f"//{host}").hostname or ""):
+        if self._token is None and not is_loopback(_PORT.sub("", host)):
             return 403, f"host {host!r} is not a name of this machine, and only those are served without a token"
         if "origin" in headers and urlsplit(headers["origin"]).netloc != host:
             return 403, f"pages of {headers['origin']!r} may not use this server"
@@ -179,16 +180,19 @@ def check_message(text: str | None, *, envelope: bool) -> None:
 
 def _has_token(authorization: str, token: str) -> bool:
     """Whether the header holds the token, in a time that does not tell how much of it is right."""
-    scheme, _, given = authorization.partition(" ")
-    given = given.strip()
+    scheme, _, rest = authorization.partition(" ")
+    given = rest.strip().encode("latin-1")
     if scheme.lower() == "basic":
         try:
-            given = base64.b64decode(given, validate=True).decode("utf-8", "replace").partition(":")[2]
+            given = base64.b64decode(given, validate=True).partition(b":")[2]
         except binascii.Error:
             return False
     elif scheme.lower() != "bearer":
         return False
-    return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), token.encode("utf-8", "surrogateescape"))
+    return hmac.compare_digest(given, token.encode())
+
+
+_PORT = re.compile(r":\d*$")
 
 
 def _error_message(text: str) -> str:

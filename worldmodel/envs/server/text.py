@@ -6,13 +6,14 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from worldmodel.envs.check import check_options
 from worldmodel.envs.server.wire import plain
 from worldmodel.envs.server.world import SESSION_OPTIONS, Turn, check_seed
 
 
+@runtime_checkable
 class TextEnvironment(Protocol):
     """What is asked of a text environment: one episode at a time, that a snapshot, plain JSON, can bring back."""
 

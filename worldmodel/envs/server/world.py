@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 SESSION_OPTIONS = ("seed", "episode_id", "session")
 """Reset options that every world has; `episode_id` and `session` never reach it."""
@@ -31,6 +31,7 @@ def check_seed(seed: Any) -> None:
         raise ValueError(f"reset option 'seed' is {seed!r}; a whole number, 0 or more, is needed")
 
 
+@runtime_checkable
 class World(Protocol):
     """A simulator behind a server. An episode is whatever the world makes of it; a session keeps it between steps.
 
