@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -72,18 +73,18 @@ def serve(options: ServeOptions) -> None:
         world = NumericWorld(options.run, rows=options.rows, **env_kwargs)
     except TypeError as error:
         raise ValueError(f"--env-kwargs: {error}") from error
-    listening = app.listen(options.host, options.port)
     folder = options.store or options.run / "sessions"
-    sessions = Sessions(world, folder, most=options.max_sessions, idle_seconds=options.idle_seconds)
-    try:
+    limits: dict[str, Any] = {"most": options.max_sessions, "idle_seconds": options.idle_seconds}
+    with (
+        contextlib.closing(app.listen(options.host, options.port)) as listening,
+        contextlib.closing(Sessions(world, folder, **limits)) as sessions,
+    ):
         world.warm()
-        _say(options, listening.getsockname()[:2], sessions.world.name, token)
-        app.make_server(sessions, token=token, web=options.web).run(sockets=[listening])
-    except KeyboardInterrupt:  # the server has finished what was under way
-        print("stopped", file=sys.stderr)
-    finally:
-        sessions.close()
-        listening.close()
+        _say(options, listening.getsockname()[:2], world.name, token)
+        try:
+            app.make_server(sessions, token=token, web=options.web).run(sockets=[listening])
+        except KeyboardInterrupt:  # the server has finished what was under way
+            print("stopped", file=sys.stderr)
 
 
 def _say(options: ServeOptions, address: Any, name: str, token: str | None) -> None:

@@ -190,7 +190,7 @@ class EndpointPolicy:
 def _pairs(prefix: Any) -> list[tuple[str, str]]:
     """The prefix as pairs of texts; `ValueError` for anything else."""
     pairs: list[tuple[str, str]] = []
-    for place, pair in enumerate(prefix or ()):
+    for place, pair in enumerate([] if prefix is None else prefix):
         texts = [part for part in pair if isinstance(part, str)] if isinstance(pair, (list, tuple)) else []
         if len(texts) != 2 or len(pair) != 2:
             raise ValueError(f"prefix[{place}] is {pair!r}; an (action, observation) pair of texts is needed")

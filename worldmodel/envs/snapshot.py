@@ -30,7 +30,6 @@ class Snapshot:
       ended: bool `[B]`, the row's episode is over.
       generators: states of the rows' NumPy generators, from which the next resets are drawn.
       seeds: what the generators were made from.
-      note: plain JSON that whoever keeps the snapshot adds.
     """
 
     model: str
@@ -38,12 +37,11 @@ class Snapshot:
     ended: np.ndarray
     generators: tuple[Mapping[str, Any], ...]
     seeds: tuple[int, ...]
-    note: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes an npz, whole or not at all."""
         path = Path(path)
-        told = {"model": self.model, "generators": self.generators, "seeds": self.seeds, "note": self.note}
+        told = {"model": self.model, "generators": self.generators, "seeds": self.seeds}
         arrays: dict[str, Any] = {f"leaf_{i}": leaf for i, leaf in enumerate(self.leaves)}
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         with open(temporary, "wb") as file:
@@ -57,8 +55,7 @@ class Snapshot:
             with np.load(path, allow_pickle=False) as file:
                 told = json.loads(file["told"].tobytes())
                 leaves = tuple(file[f"leaf_{i}"] for i in range(len(file.files) - 2))
-                generators, seeds = tuple(told["generators"]), tuple(told["seeds"])
-                return cls(told["model"], leaves, file["ended"], generators, seeds, told.get("note", {}))
+                return cls(told["model"], leaves, file["ended"], tuple(told["generators"]), tuple(told["seeds"]))
         except (KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
             raise ValueError(f"{path}: is no snapshot ({' '.join(str(error).split())[:200]})") from None
 

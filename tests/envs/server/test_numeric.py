@@ -95,8 +95,8 @@ def test_more_rows_than_eight_in_a_call(world, wide):
 def test_a_kept_episode_goes_on_in_the_same_bits_and_another_models_does_not(world, tmp_path):
     ((episode, _),) = begin(world, {"seed": 3})
     ((episode, _),) = step(world, [episode], [1])
-    world.save(episode, {"note": [1, None]}, tmp_path / "kept.npz")
-    again, note = NumericWorld(untrained_model("CartPole-v1")).load(tmp_path / "kept.npz")
+    world.save(episode, {"note": [1, None]}, tmp_path / "kept.session")
+    again, note = NumericWorld(untrained_model("CartPole-v1")).load(tmp_path / "kept.session")
     assert note == {"note": [1, None]}
     ((_, one),), ((_, other),) = step(world, [episode], [0]), step(world, [again], [0])
     assert one == other
@@ -104,10 +104,18 @@ def test_a_kept_episode_goes_on_in_the_same_bits_and_another_models_does_not(wor
     assert one == other, "its generator, too"
     stranger = NumericWorld(untrained_model("CartPole-v1", seed=1))
     with pytest.raises(ValueError, match="it is of another world model"):
-        stranger.load(tmp_path / "kept.npz")
-    (tmp_path / "kept.npz").write_bytes(b"PK\x03\x04 none")
-    with pytest.raises(ValueError, match="is no snapshot"):
-        world.load(tmp_path / "kept.npz")
+        stranger.load(tmp_path / "kept.session")
+    whole = (tmp_path / "kept.session").read_bytes()
+    for broken, message in (
+        (whole[:-1], "it is of other arguments of the environment"),
+        (whole[:100], "its file is no session"),
+        (b"", "its file is no session"),
+        (b"[]\n", "its file is no session"),
+        (b"\x80\x04N.\n", "its file is no session"),
+    ):
+        (tmp_path / "kept.session").write_bytes(broken)
+        with pytest.raises(ValueError, match=message):
+            world.load(tmp_path / "kept.session")
 
 
 def test_what_is_outside_is_named(world):

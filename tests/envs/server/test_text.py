@@ -41,7 +41,7 @@ def test_turns_are_texts_and_outlive_the_server(sessions, tmp_path):
     with pytest.raises(Refused, match="the session cannot go on: it is of another world model"):
         strangers.connect().reset({"session": key})
     (tmp_path / "kept" / f"{key}.json").write_text("[]")
-    with pytest.raises(Refused, match="the session cannot go on: it is no session"):
+    with pytest.raises(Refused, match="the session cannot go on: its file is no session"):
         strangers.connect().reset({"session": key})
     strangers.close()
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,14 +17,14 @@ from worldmodel.envs.control import check_control
 from worldmodel.envs.host import LEAST_ROWS, HostSimulator, HostStep
 from worldmodel.envs.server.wire import plain, prefix_from_json, schema, start_from_json, to_json, whole
 from worldmodel.envs.server.world import SESSION_OPTIONS, Turn, check_seed
-from worldmodel.envs.snapshot import Snapshot, name_of
+from worldmodel.envs.snapshot import name_of
 from worldmodel.spaces import map_columns
 
 
 class Episode(NamedTuple):
-    """One simulated episode: the arrays of its row, and the generator that its session's next resets draw from."""
+    """One simulated episode: its row of every array, bytes `[S]`, and the generator of its session's next resets."""
 
-    leaves: tuple[np.ndarray, ...]
+    row: np.ndarray
     ended: bool
     generator: np.random.Generator
     seed: int
@@ -51,7 +53,7 @@ class NumericWorld:
       FileNotFoundError, ValueError: as `SimEnv`.
     """
 
-    suffix = ".npz"
+    suffix = ".session"
 
     def __init__(
         self, checkpoint: Any, *, rows: int = LEAST_ROWS, max_episode_steps: int | None = None, **control: Any
@@ -63,7 +65,7 @@ class NumericWorld:
         self._limit = step_limit(max_episode_steps, model.spec)
         self._host = HostSimulator(model, max(rows, LEAST_ROWS), self._limit, check_control(model, **control).alone())
         self._identity = name_of(model)
-        self._axes = _row_axes(self._host)
+        self._rows = _Rows(self._host)
         self.most = rows
         self.name = model.spec.env_id or Path(model.run).name
         self.description = f"{self.name}, simulated by a world model learned from logs ({model.step} training steps)"
@@ -113,30 +115,39 @@ class NumericWorld:
 
     def step(self, items: Sequence[tuple[Episode, Any]]) -> list[tuple[Episode, Turn]]:
         """See `World`; one call of the simulator."""
-        self._host.put(self._gathered([episode for episode, _ in items]))
+        self._host.put(self._rows.gather([episode.row for episode, _ in items]))
         step = self._host.step(self._joined([action for _, action in items]))
-        rows = self._scattered(len(items))
-        turns = [self._turn(step, row) for row in range(len(items))]
+        rows = self._rows.scatter(self._host.leaves(), len(items))
+        turns = [self._turn(step, place) for place in range(len(items))]
         return [
-            (Episode(leaves, turn.over, episode.generator, episode.seed), turn)
-            for leaves, turn, (episode, _) in zip(rows, turns, items, strict=True)
+            (Episode(row, turn.over, episode.generator, episode.seed), turn)
+            for row, turn, (episode, _) in zip(rows, turns, items, strict=True)
         ]
 
     def save(self, episode: Episode, note: Mapping[str, Any], path: Path) -> None:
-        """See `World`: a `Snapshot` of the one row."""
-        generator = json.loads(json.dumps(episode.generator.bit_generator.state))
-        ended = np.array([episode.ended])
-        Snapshot(self._identity, episode.leaves, ended, (generator,), (episode.seed,), note).save(path)
+        """See `World`: a line of JSON, then the row's bytes. An archive of arrays takes ten times as long to write."""
+        told = {"model": self._identity, "ended": episode.ended, "seed": episode.seed, "note": note}
+        told["generator"] = episode.generator.bit_generator.state
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        with open(temporary, "wb") as file:
+            file.write(json.dumps(told, allow_nan=False).encode() + b"\n" + episode.row.tobytes())
+        os.replace(temporary, path)
 
     def load(self, path: Path) -> tuple[Episode, dict[str, Any]]:
         """See `World`."""
-        kept = Snapshot.load(path)
-        wanted = [(np.delete(s.shape, axis), s.dtype) for s, axis in zip(self._layout(), self._axes, strict=True)]
-        found = [(leaf.shape, leaf.dtype) for leaf in kept.leaves]
-        if kept.model != self._identity or len(kept.seeds) != 1 or [(tuple(s), d) for s, d in wanted] != found:
+        line, _, row = path.read_bytes().partition(b"\n")
+        try:
+            told = json.loads(line)
+            model, note, ended, seed = (told[name] for name in ("model", "note", "ended", "seed"))
+            generator = np.random.Generator(np.random.PCG64())
+            generator.bit_generator.state = told["generator"]
+        except (KeyError, TypeError, ValueError):
+            raise ValueError("its file is no session") from None
+        if model != self._identity:
             raise ValueError("it is of another world model")
-        (generator,) = kept.new_generators()
-        return Episode(kept.leaves, bool(kept.ended[0]), generator, kept.seeds[0]), dict(kept.note)
+        if len(row) != self._rows.size:
+            raise ValueError("it is of other arguments of the environment")
+        return Episode(np.frombuffer(row, np.uint8), ended, generator, seed), note
 
     def drop(self, episode: Episode) -> None:
         """See `World`: an episode holds nothing but its arrays."""
@@ -151,7 +162,7 @@ class NumericWorld:
         earlier = [before for before, _ in items if before is not None]
         self._host.forget()
         if earlier:
-            self._host.put(self._gathered([earlier[0] if before is None else before for before, _ in items]))
+            self._host.put(self._rows.gather([(before or earlier[0]).row for before, _ in items]))
         spare = self._host.rows - len(items)
         generators = [generator for generator, _ in pairs] + [np.random.default_rng(0) for _ in range(spare)]
         starts = [begin.start for _, begin in items]
@@ -164,24 +175,11 @@ class NumericWorld:
         )
         if prefix is not None:
             obs = self._host.observe(prefix)
+        rows = self._rows.scatter(self._host.leaves(), len(items))
         return [
-            (Episode(leaves, False, *pair), Turn(self._told(obs, row), None, False, False, {}))
-            for row, (leaves, pair) in enumerate(zip(self._scattered(len(items)), pairs, strict=True))
+            (Episode(row, False, *pair), Turn(self._told(obs, place), None, False, False, {}))
+            for place, (row, pair) in enumerate(zip(rows, pairs, strict=True))
         ]
-
-    def _layout(self) -> list[Any]:
-        return self._host.layout(self._host.rows)[0]
-
-    def _gathered(self, episodes: list[Episode]) -> list[np.ndarray]:
-        """Rows side by side; those that are to spare are copies of the first."""
-        spare = [episodes[0]] * (self._host.rows - len(episodes))
-        columns = zip(*[episode.leaves for episode in (*episodes, *spare)], strict=True)
-        return [np.stack(column, axis) for column, axis in zip(columns, self._axes, strict=True)]
-
-    def _scattered(self, count: int) -> list[tuple[np.ndarray, ...]]:
-        """The first rows of the host, each with arrays of its own: a view would keep its whole batch in memory."""
-        pairs = list(zip(self._host.leaves(), self._axes, strict=True))
-        return [tuple(np.array(np.take(leaf, row, axis)) for leaf, axis in pairs) for row in range(count)]
 
     def _joined(self, parts: list[Any]) -> Any:
         """Columns `[1, ...]` as one `[rows, ...]`, filled up with copies of the first."""
@@ -199,11 +197,38 @@ class NumericWorld:
         return Turn(obs, reward, bool(step.terminated[row]), bool(step.truncated[row]), info)
 
 
-def _row_axes(host: HostSimulator) -> list[int]:
-    """The axis of every leaf that rows lie along: the one that grows with their number."""
-    few, many = (host.layout(rows)[0] for rows in (host.rows, host.rows + 1))
-    axes = []
-    for one, other in zip(few, many, strict=True):
-        (axis,) = [axis for axis, (a, b) in enumerate(zip(one.shape, other.shape, strict=True)) if a != b]
-        axes.append(axis)
-    return axes
+class _Rows:
+    """Rows of the host's arrays as bytes, one array for each row: one piece of memory, and one in the file."""
+
+    def __init__(self, host: HostSimulator):
+        self._count = host.rows
+        few, many = (host.layout(rows)[0] for rows in (host.rows, host.rows + 1))
+        self._parts: list[tuple[int, tuple[int, ...], np.dtype, int, int]] = []
+        self.size = 0
+        for one, other in zip(few, many, strict=True):
+            # Rows lie along the axis that grows with their number.
+            (axis,) = [axis for axis, (a, b) in enumerate(zip(one.shape, other.shape, strict=True)) if a != b]
+            shape, dtype = one.shape[:axis] + one.shape[axis + 1 :], np.dtype(one.dtype)
+            end = self.size + math.prod(shape) * dtype.itemsize
+            self._parts.append((axis, shape, dtype, self.size, end))
+            self.size = -(-end // _ALIGNED) * _ALIGNED
+
+    def gather(self, rows: list[np.ndarray]) -> list[np.ndarray]:
+        """Arrays of the host; rows that are to spare are copies of the first."""
+        block = np.stack([*rows, *[rows[0]] * (self._count - len(rows))])
+        return [
+            np.moveaxis(block[:, start:end].copy().view(dtype).reshape(self._count, *shape), 0, axis)
+            for axis, shape, dtype, start, end in self._parts
+        ]
+
+    def scatter(self, leaves: list[np.ndarray], count: int) -> list[np.ndarray]:
+        """The first rows of the arrays, each in memory of its own: a view would keep its whole batch alive."""
+        block = np.zeros((count, self.size), np.uint8)
+        for leaf, (axis, _, _, start, end) in zip(leaves, self._parts, strict=True):
+            rows = np.ascontiguousarray(np.moveaxis(leaf, axis, 0)[:count]).reshape(count, -1)
+            block[:, start:end] = rows.view(np.uint8)
+        return [row.copy() for row in block]
+
+
+_ALIGNED = 8
+"""Bytes that every array of a row begins at a multiple of."""

@@ -106,7 +106,7 @@ class TextWorld:
             kept = json.loads(path.read_text(encoding="utf-8"))
             model, note, snapshot = kept["model"], kept["note"], kept["snapshot"]
         except (KeyError, TypeError, ValueError):
-            raise ValueError("it is no session") from None
+            raise ValueError("its file is no session") from None
         if model != self._identity:
             raise ValueError("it is of another world model")
         env = self._make()
