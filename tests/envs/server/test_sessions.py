@@ -176,6 +176,25 @@ def test_what_cannot_be_kept_is_not_told(sessions, tmp_path):
     assert step(connection, 5).turn.observation == [5, 1]
 
 
+def test_what_one_session_cannot_keep_is_no_matter_to_others_of_its_call(sessions, world, monkeypatch):
+    connections = [sessions.connect() for _ in range(3)]
+    keys = [reset(connection, seed=number).session for number, connection in enumerate(connections)]
+    real = world.save
+
+    def save(episode, note, path):
+        if path.stem == keys[1]:
+            raise TypeError("not JSON")
+        real(episode, note, path)
+
+    monkeypatch.setattr(world, "save", save)
+    world.gate.clear()
+    futures = [connection.step(1) for connection in connections]
+    world.gate.set()
+    assert [futures[i].result(10).turn.observation for i in (0, 2)] == [[1, 1], [3, 1]]
+    with pytest.raises(TypeError, match="not JSON"):
+        futures[1].result(10)
+
+
 def test_an_idle_session_is_forgotten_open_or_asleep(world, tmp_path):
     sessions = Sessions(world, tmp_path, most=3, idle_seconds=0.2)
     idle, asleep = sessions.connect(), sessions.connect()

@@ -55,6 +55,12 @@ def test_a_turn_that_fails_did_not_happen(sessions):
     assert connection.step("b").result(10).turn.observation == "2: b"
     with pytest.raises(ValueError, match="tasks are possible"):
         connection.reset({"task": "impossible"}).result(10)
+    assert connection.step("c").result(10).turn.observation == "3: c"
+    closed, other = Remembering.closed, sessions.connect()
+    with pytest.raises(ValueError, match="tasks are possible"):
+        other.reset({"task": "impossible"}).result(10)
+    assert Remembering.closed == closed + 1 and len(sessions) == 1
+    assert other.reset({"task": "possible"}).result(10).steps == 0
 
 
 @pytest.mark.parametrize(

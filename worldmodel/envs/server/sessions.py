@@ -226,9 +226,11 @@ class Sessions:
         episode_id = session.episode_id if kind == "step" else job.episode_id or secrets.token_hex(8)
         try:
             self._store.save(session.key, episode, _to_note(turn, steps, episode_id))
-        except OSError as error:
+        except Exception as error:  # of this session alone
             with self._lock:
                 self._release(session)  # what is on disk is what the client knows
+            if not isinstance(error, OSError):
+                return error
             return OSError(f"the session could not be kept ({error.strerror}); reset with its key goes on from before")
         session.episode, session.turn, session.steps, session.episode_id = episode, turn, steps, episode_id
         return _answer(session, resumed=False)

@@ -76,21 +76,17 @@ class TextWorld:
         return action
 
     def reset(self, items: Sequence[tuple[TextEnvironment | None, dict[str, Any]]]) -> list[tuple[Any, Turn]]:
-        """See `World`."""
+        """See `World`. A reset that fails leaves the environment where it was."""
         ((env, options),) = items
-        env = self._make() if env is None else env
-        observation, info = env.reset(**options)
+        env, before = (self._make(), None) if env is None else (env, env.snapshot())
+        observation, info = _or_as_before(env, before, lambda: env.reset(**options))
         return [(env, Turn(observation, None, False, False, plain(info)))]
 
     def step(self, items: Sequence[tuple[TextEnvironment, str]]) -> list[tuple[Any, Turn]]:
         """See `World`. A step that fails leaves the environment where it was."""
         ((env, action),) = items
-        before = env.snapshot()
-        try:
-            observation, reward, terminated, truncated, info = env.step(action)
-        except Exception:
-            env.restore(before)
-            raise
+        told = _or_as_before(env, env.snapshot(), lambda: env.step(action))
+        observation, reward, terminated, truncated, info = told
         return [(env, Turn(observation, plain(float(reward)), bool(terminated), bool(truncated), plain(info)))]
 
     def save(self, episode: TextEnvironment, note: Mapping[str, Any], path: Path) -> None:
@@ -117,3 +113,15 @@ class TextWorld:
         """See `World`."""
         if episode is not None:
             episode.close()
+
+
+def _or_as_before(env: TextEnvironment, before: dict[str, Any] | None, act: Callable[[], Any]) -> Any:
+    """What `act` gives; where it fails, the environment is as in the snapshot, or closed where there is none."""
+    try:
+        return act()
+    except Exception:
+        if before is None:
+            env.close()
+        else:
+            env.restore(before)
+        raise
