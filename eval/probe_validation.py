@@ -181,9 +181,8 @@ def repetition(kind: str, share: float, values: str, seed: list[int]) -> dict[st
     given = slices(found, total, REGION[here], 3)
     waterfall = attribute(found, sim_returns)
     where = np.stack([REGION[here] + 0.5 * rng.uniform(size=len(here)), rng.uniform(size=len(here))], axis=1)
-    regions = find_regions(
-        where, total, found.visits.weight, found.visits.episode, ["x", "y"], seed=int(rng.integers(2**31))
-    )
+    visits, names, own = found.visits, ["x", "y"], int(rng.integers(2**31))
+    regions = find_regions(where, total, visits.weight, visits.episode, names, hint=found.distance, seed=own)
     label, judges = regions.label(where), ~np.isin(found.visits.episode, regions.held_in)
     nets = np.array([total[judges & (label == k)].sum() for k in range(len(regions.rules))])
     worst = judges & (label == np.abs(nets).argmax())
@@ -218,14 +217,15 @@ def observed(
     visited = (here,), _no_history(len(step))
     if values == "fitted":
         value, taken = fit_value(imagined.features, imagined.left, imagined.rest, seed=0), 0
-        parts = fitted_residuals(tables[0], value, one_hot, tables[2], keys[0], visited, transition)
+        parts, distance = fitted_residuals(tables[0], value, one_hot, tables[2], keys[0], visited, transition)
     else:
         parts, taken = imagined_residuals(*tables, keys[0], visited, transition, rollouts=ROLLOUTS)
+        distance = None
     own, acted, alive, _ = sample_episodes(sim, policy, rng, EPISODES)
     promised = np.concatenate([imagined.returns, np.zeros(EPISODES)]).reshape(-1, EPISODES).T
     earned = np.add.reduceat(reward.reshape(HORIZON, EPISODES), MILESTONES[:-1], axis=0).T.astype(float)
     visits = Visits(episode, step, np.ones(len(step)))
-    found = Residuals(visits, parts, MILESTONES, promised, earned, taken + imagined.steps)
+    found = Residuals(visits, parts, MILESTONES, promised, earned, taken + imagined.steps, distance=distance)
     return found, here, (sim.reward[own[:-1], acted] * alive).sum(axis=0)
 
 

@@ -52,7 +52,9 @@ def test_a_step_that_broke_the_model_counts_as_far_outside():
 def test_what_a_step_outside_does(trust, reward, stops):
     disagreement = jnp.asarray([0.0, 0.5, 0.50001, 2.0, jnp.nan])
     ended = jnp.asarray([False, True, False, True, False])
-    paid, stopped, info = TrustRule(trust, 0.5, 3.0).judge(jnp.ones(5), ended, {"disagreement": disagreement})
+    paid, stopped, info = TrustRule(trust, 0.5, 3.0).judge(
+        jnp.zeros((5, 2)), jnp.ones(5), ended, {"disagreement": disagreement}
+    )
     assert paid.tolist() == reward
     assert stopped.tolist() == [bool(s) for s in stops]
     assert info["outside"].tolist() == [False, False, True, True, True]

@@ -27,12 +27,11 @@ from worldmodel.agents.record import rebuild_env, record
 from worldmodel.codec import check_spec
 from worldmodel.corpus import Corpus, open_corpus, write_corpus
 from worldmodel.corpus.summary import summarise
-from worldmodel.envs.names import observation_names
-from worldmodel.envs.rendering import frames
-from worldmodel.fidelity import PairedRollout, json_safe, mean_interval, paired_rollout, probe, simulated_returns
+from worldmodel.fidelity import json_safe, mean_interval, paired_rollout, probe, simulated_returns
 from worldmodel.fidelity.probing import SECTIONS
 from worldmodel.perturbations import Perturbations, PerturbedDynamics
 from worldmodel.report import Evidence, verdict, write_hero, write_report
+from worldmodel.report.pair import evidence_of
 from worldmodel.report.versions import versions
 from worldmodel.simulator import DEFAULT_TIME_LIMIT, Dynamics, Simulator
 from worldmodel.training import TrainingConfig, WorldModel, train
@@ -48,9 +47,6 @@ neighbouring seeds share most of these starts, as common random numbers."""
 
 PANEL_SEED = 2_000_000
 """The same for the panel of policies."""
-
-SHOWN_STEPS, SHOWN_FRAMES = 200, 100
-"""How much of the first deployed episode the report shows."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -271,29 +267,7 @@ def _measure(
             "null where none ended.",
         },
     }
-    return report, _evidence(world, paired_rollout(world, final, deployed[0], seed=config.seed))
-
-
-def _evidence(world: WorldModel, pair: PairedRollout) -> Evidence:
-    """The pair of rollouts with pictures, where the environment's family can be drawn from its observations."""
-    steps = min(len(pair.imagined_obs), len(pair.real_obs), SHOWN_STEPS + 1)
-    every = max(1, (steps - 1) // SHOWN_FRAMES)
-    steps = 1 + (steps - 1) // every * every
-    shown = {
-        "imagined_obs": pair.imagined_obs[:steps],
-        "real_obs": pair.real_obs[:steps],
-        "imagined_rewards": pair.imagined_rewards[: steps - 1],
-        "real_rewards": None if pair.real_rewards is None else pair.real_rewards[: steps - 1],
-        "imagined_end": pair.imagined_end if steps == len(pair.imagined_obs) else None,
-        "real_end": pair.real_end if steps == len(pair.real_obs) else None,
-    }
-    env_id = world.spec.env_id
-    imagined, real = (
-        frames(env_id, obs, env_kwargs=dict(world.spec.env_kwargs), every=every) if env_id else None
-        for obs in (shown["imagined_obs"], shown["real_obs"])
-    )
-    names = observation_names(env_id, pair.real_obs.shape[1])
-    return Evidence(**shown, obs_names=names, imagined_frames=imagined, real_frames=real, frame_every=every)
+    return report, evidence_of(world.spec, paired_rollout(world, final, deployed[0], seed=config.seed))
 
 
 def _loss_curve(path: Path) -> dict[str, list[Any]]:

@@ -101,12 +101,16 @@ class Simulator:
       dynamics: the model.
       max_episode_steps: steps after which an episode is truncated, or None.
       trust: what to do about steps outside the trusted region, which costs all members at every step; None: nothing,
-        for nothing. `info` of a step then has `disagreement` float32 `[B]` and `outside` bool `[B]`.
+        for nothing. `info` of a step then has `outside` bool `[B]` and, in an ensemble, `disagreement` float32 `[B]`.
     """
 
     dynamics: Dynamics
     max_episode_steps: int | None = None
     trust: TrustRule | None = None
+
+    @property
+    def _asks_members(self) -> bool:
+        return self.trust is not None and self.trust.asks_members
 
     def reset(self, params: PyTree, key: Key[Array, " B"], context: Any = None) -> tuple[SimState, PyTree]:
         """Starts an episode in every row, in a given context or one drawn; a row depends on its own key alone."""
@@ -136,14 +140,14 @@ class Simulator:
         """One step of every row. A row that ended must be reset by the caller, see `replace_rows`."""
         keys = jax.vmap(jax.random.split)(state.key)
         dynamics, obs, reward, terminated, info = self.dynamics.advance(
-            params, state.dynamics, action, keys[:, 0], uncertainty=uncertainty or self.trust is not None
+            params, state.dynamics, action, keys[:, 0], uncertainty=uncertainty or self._asks_members
         )
         steps = state.steps + 1
         truncated = jnp.zeros_like(terminated)
         if self.max_episode_steps is not None:
             truncated = (steps >= self.max_episode_steps) & ~terminated
         if self.trust is not None:
-            reward, stops, info = self.trust.judge(reward, terminated, info)
+            reward, stops, info = self.trust.judge(obs, reward, terminated, info)
             truncated = truncated | stops
         return SimState(dynamics, keys[:, 1], steps), Step(obs, reward, terminated, truncated, info)
 

@@ -1,8 +1,9 @@
 """Where a simulator stays within what held-out data shows: the data and the predicate, without how they are fitted.
 
 A step is outside where the members of the ensemble disagree about it more than they do on all but a share of steps that
-really happened and that no member was trained on. The bound is a split-conformal quantile (Vovk et al. 2005; Lei et al.
-2018, arXiv 1604.04173): of `n` held-out steps the one of rank `ceil((n + 1) coverage)`.
+really happened and that no member was trained on, or where it leaves the states of a `Certificate`. The bound is a
+split-conformal quantile (Vovk et al. 2005; Lei et al. 2018, arXiv 1604.04173): of `n` held-out steps the one of rank
+`ceil((n + 1) coverage)`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 
-from worldmodel._types import Array, Bool, Float
+from worldmodel._types import Array, Bool, Float, PyTree
+from worldmodel.certificate import Certificate
+from worldmodel.codec import SpaceCodec
 from worldmodel.trajectory import suggest
 
 FILE = "trust.npz"
@@ -44,27 +47,55 @@ class Trust(enum.StrEnum):
 
 
 @dataclasses.dataclass(frozen=True)
+class CertifiedStates:
+    """The states that a certificate covers, as the simulator sees them.
+
+    Attributes:
+      certificate: what is certified.
+      codec: of the observation.
+    """
+
+    certificate: Certificate
+    codec: SpaceCodec
+
+    def outside(self, obs: PyTree) -> Bool[Array, " B"]:
+        """Which observations, columns of `B` rows, lie in no certified region."""
+        return self.certificate.outside(self.codec.flatten(obs).astype(jnp.float32))
+
+
+@dataclasses.dataclass(frozen=True)
 class TrustRule:
-    """What to do about steps whose disagreement is above a threshold.
+    """What to do about steps on which the members disagree too much, or which leave the certified states.
 
     Attributes:
       trust: anything but to ignore them.
-      threshold: in the unit of `info["disagreement"]` (see `StepDynamics.advance`).
+      threshold: in the unit of `info["disagreement"]` (see `StepDynamics.advance`); None: nobody disagrees.
       penalty: what a step outside costs where it is penalised, in units of reward.
+      certified: the states that a step may arrive in; None: any.
     """
 
     trust: Trust
-    threshold: float
+    threshold: float | None
     penalty: float
+    certified: CertifiedStates | None = None
+
+    @property
+    def asks_members(self) -> bool:
+        """Whether every step needs all members."""
+        return self.threshold is not None
 
     def judge(
-        self, reward: Float[Array, "*B"], terminated: Bool[Array, "*B"], info: Mapping[str, Array]
-    ) -> tuple[Float[Array, "*B"], Bool[Array, "*B"], dict[str, Array]]:
-        """What a step pays, whether it truncates its episode, and its `info` with `outside`, bool `[*B]`.
+        self, obs: PyTree, reward: Float[Array, " B"], terminated: Bool[Array, " B"], info: Mapping[str, Array]
+    ) -> tuple[Float[Array, " B"], Bool[Array, " B"], dict[str, Array]]:
+        """What a step to `obs` pays, whether it truncates its episode, and its `info` with `outside`, bool `[B]`.
 
         A step whose disagreement is no number is outside; one that ended the episode by itself truncates nothing.
         """
-        outside = ~(info["disagreement"] <= jnp.float32(self.threshold))
+        outside = jnp.zeros_like(terminated)
+        if self.threshold is not None:
+            outside = ~(info["disagreement"] <= jnp.float32(self.threshold))
+        if self.certified is not None:
+            outside = outside | self.certified.outside(obs)
         if self.trust is Trust.PENALISE:
             reward = jnp.where(outside, reward - jnp.float32(self.penalty), reward)
         stops = outside & ~terminated if self.trust is Trust.TRUNCATE else jnp.zeros_like(terminated)

@@ -120,6 +120,7 @@ def test_a_preset_is_where_options_begin(tmp_path, capsys):
     assert options.config is PRESETS["1b"]
 
 
+@pytest.mark.slow
 def test_two_corpora_become_two_worlds_of_one_run(tmp_path, capsys):
     for env_id, name in (("CartPole-v1", "pole"), ("Pendulum-v1", "pendulum"), ("CartPole-v1", "other")):
         record = ("data", "record", env_id, "--policy", "random", "--episodes", "8", "--out", tmp_path / name)

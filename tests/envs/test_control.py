@@ -124,7 +124,9 @@ def test_a_model_without_a_region_or_with_one_member_is_refused():
     ):
         SimEnv(model, trust="info")
     single = dataclasses.replace(model.dynamics, config=dataclasses.replace(model.dynamics.config, members=1))
-    with pytest.raises(ValueError, match=r"trust='truncate' needs an ensemble: untrained has one member"):
+    with pytest.raises(
+        ValueError, match=r"trust='truncate' needs an ensemble or a certificate: untrained has one member"
+    ):
         SimEnv(dataclasses.replace(model, dynamics=single), trust="truncate")
     with pytest.raises(ValueError, match="5 environments cannot be split into groups of 2"):
         SimVectorEnv(5, model, perturb=Perturbations(PERTURB, group=2))

@@ -113,3 +113,30 @@ def test_small_pieces():
     assert difference(np.ones(3), np.zeros(4)).lo == 1.0
     features, names = named_features(np.array([[1.0, -1.0], [2.0, 3.0]]), ["a", "b"])
     assert names == ["a", "b", "|b|"] and features[0].tolist() == [1.0, -1.0, 1.0]
+
+
+def test_a_hint_is_followed_where_it_tells_of_the_residuals_and_no_further():
+    rng = np.random.default_rng(5)
+    episode, x = np.repeat(np.arange(120), 8), rng.uniform(-1, 1, (960, 2))
+    noise, fault = rng.normal(0.0, 2.0, 960), 1.0 * (x[:, 0] > 0.25)
+    common = {"weights": np.ones(960), "episode": episode, "names": ["x", "y"], "seed": 0}
+    told = find_regions(x, fault + noise, hint=fault, **common)
+    assert [rule.split()[0] for rule in told.rules] == ["x", "x"]
+    assert abs(told.root.threshold - 0.25) < 0.02
+    # A distractor: what is unlike reality there, and without a part in the residuals.
+    misled = find_regions(x, 5 * fault + 0.1 * noise, hint=1.0 * (x[:, 1] > 0), **common)
+    assert abs(misled.root.threshold - 0.25) < 0.05 and misled.root.feature == 0
+
+
+def test_rules_speak_of_a_size_only_where_the_sign_is_open():
+    rng = np.random.default_rng(6)
+    flat = rng.uniform(-1, 1, (3000, 1))
+    features, names = named_features(flat, ["x"])
+    worth = np.select([flat[:, 0] > 0.8, flat[:, 0] > 0.3, flat[:, 0] < -0.5], [4.0, 2.0, -3.0])
+    found = find_regions(features, worth, np.ones(3000), np.arange(3000), names)
+    assert all(rule.count("x") == 1 for rule in found.rules)
+    labels = found.label(features)
+    for number, rule in enumerate(found.rules):
+        own = flat[labels == number, 0]
+        if rule.startswith("x > "):
+            assert own.min() > float(rule.split()[-1]) - 1e-2

@@ -1,10 +1,12 @@
 """The peer that the model is measured against: it learns what it should, and says how sure it is."""
 
 import numpy as np
+import pytest
 
 from worldmodel.fidelity.pets import MEMBERS, fit
 
 
+@pytest.mark.slow
 def test_it_learns_a_change_and_its_noise():
     rng = np.random.default_rng(0)
     inputs = rng.normal(size=(4_000, 3)).astype(np.float32)

@@ -16,7 +16,7 @@ from worldmodel.agents.counting import StepLedger
 from worldmodel.agents.policies import random_policy
 from worldmodel.agents.record import record
 from worldmodel.corpus import Columns, write_corpus
-from worldmodel.fidelity.probing import probe
+from worldmodel.fidelity.probing import SECTIONS, probe
 
 SMALL = {"episodes": 3, "sim_episodes": 4, "horizon": 8, "starts": 20}
 
@@ -34,7 +34,7 @@ def test_probe_stays_a_function():
 
 
 def test_all_sections_from_a_run_and_a_corpus_on_disk(tmp_path):
-    spec, episodes = record("CartPole-v1", behaviours=["random"], episodes=12, seed=7)
+    spec, episodes = record("CartPole-v1", behaviours=["random"], episodes=30, seed=7)
     write_corpus(tmp_path / "logs", spec, episodes, provenance={})
     run, ledger = untrained_run(tmp_path / "run"), StepLedger()
     policies = {"random": random_policy(spec), "left": left}
@@ -50,13 +50,16 @@ def test_all_sections_from_a_run_and_a_corpus_on_disk(tmp_path):
     # Every real step is on the books: the policies' own, and those of the yardstick.
     taken = sum(len(t) for trajectories in report.episodes.values() for t in trajectories)
     assert out["real_steps"] == {"evaluation": taken, "noise_reference": out["rollout"]["one_step_noise_steps"]}
-    assert set(out["seconds"]) == {"one_step", "rollout", "real_episodes", "sim_episodes", "visits", "attribution"}
+    timed = {"one_step", "rollout", "trust_region", "real_episodes", "sim_episodes", "visits", "attribution"}
+    assert set(out["seconds"]) == timed
+    assert sum(region["share"] for region in out["trust_region"]["regions"]) == pytest.approx(1.0)
+    assert report.certificate is not None and 0 <= out["visits"]["by_policy"][0]["certified"]["share"] <= 1
 
 
 def test_what_was_not_given_is_null_beside_why():
     out = probe(untrained_model()).to_json()
-    assert [out[name] for name in ("one_step", "rollout", "policies", "ranking", "visits", "attribution")] == [None] * 6
-    assert out["why"]["one_step"] == out["why"]["rollout"] == "no corpus was given"
+    assert [out[name] for name in SECTIONS] == [None] * len(SECTIONS)
+    assert out["why"]["one_step"] == out["why"]["trust_region"] == "no corpus was given"
     assert out["why"]["policies"] == "no policies were given"
     assert out["real_steps"] == {}
 

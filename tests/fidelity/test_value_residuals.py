@@ -39,7 +39,7 @@ def estimated(real, sim, policy, *, episodes: int, rollouts: int, seed: int, fit
     imagined = imagine(*tables, jax.random.fold_in(key, 1), begin, left, rollouts=rollouts, features=one_hot)
     if fitted:
         value = fit_value(imagined.features, imagined.left, imagined.rest, seed=seed)
-        parts = fitted_residuals(
+        parts, _ = fitted_residuals(
             tables[0], value, one_hot, tables[2], key, ((here,), no_history(len(step))), transition
         )
     return Visits(episode, step, np.ones(len(step))), parts, imagined.returns

@@ -53,6 +53,27 @@ def test_steps_are_judged_where_policies_go():
     assert {f.topic: f.grade for f in near}["steps"] == "yes"
 
 
+def test_states_that_are_not_certified_are_named():
+    def region(rule, share, exceeding, certified):
+        numbers = {"rule": rule, "share": share, "episodes": 40, "bound": 0.2}
+        return {**numbers, "exceeding": exceeding, "certified": certified}
+
+    good, bad = region("pole speed <= 1.9", 0.9, 0.01, True), region("pole speed > 1.9", 0.1, 0.4, False)
+
+    def found(*regions):
+        report = {**cartpole_report(), "trust_region": {"regions": list(regions), "tolerance": 0.25, "risk": 0.1}}
+        return {finding.topic: finding for finding in findings(report)}["states"]
+
+    assert found(good, bad).grade == "care"
+    assert found(good, bad).text == (
+        "not where pole speed > 1.9 (40% of steps err there by more than 0.25; "
+        "10% of the logs' steps are in such states)"
+    )
+    assert found(good).grade == "yes" and found(bad).grade == "no"
+    rare = found(good, {**bad, "exceeding": 0.0})
+    assert rare.grade == "yes" and "all but 10% of their steps" in rare.text
+
+
 @pytest.mark.parametrize(
     ("path", "value", "topic", "grade", "words"),
     [

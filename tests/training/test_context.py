@@ -52,6 +52,7 @@ def world(corpus, tmp_path_factory):
     return train(corpus.stored("train"), SPEC, tmp_path_factory.mktemp("context") / "run", CONFIG)
 
 
+@pytest.mark.slow
 def test_the_context_is_read_and_a_shuffled_one_misleads(world):
     fresh = Columns.from_trajectories(episodes(30, 1))
     shuffled = dataclasses.replace(fresh, contexts=tuple({**c, "gain": -c["gain"]} for c in fresh.contexts))

@@ -102,6 +102,7 @@ def test_the_probe_sees_what_was_learned_and_the_bar_obeys(learned, fresh):
     assert bars[1] - bars[0] > 8
 
 
+@pytest.mark.slow
 def test_the_probe_measures_it(world, fresh):
     report = one_step(world, fresh, 0)
     assert 0.5 < report["pixel_accuracy"]["mean"] < 1

@@ -19,7 +19,7 @@ from worldmodel.training.presets import PRESETS
         ("25m", 24e6, 28e6),
         ("85m", 80e6, 90e6),
         ("300m", 290e6, 310e6),
-        ("1b", 0.98e9, 1.1e9),
+        pytest.param("1b", 0.98e9, 1.1e9, marks=pytest.mark.slow),
     ],
 )
 def test_sizes(name, least, most):

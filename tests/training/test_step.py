@@ -418,6 +418,7 @@ def test_remat_keeps_less(capsys):
     assert kept["none"] > kept["products"] > kept["stream"], kept
 
 
+@pytest.mark.slow
 def test_products_in_bfloat16_change_the_trunk_a_little_and_gradients_stay_float32():
     (loss, parts), grads = gradients()
     (rounded_loss, rounded_parts), rounded_grads = gradients(bfloat16=True)

@@ -65,6 +65,7 @@ def test_metrics_are_means_and_name_every_world(finished):
             assert line[kind] == pytest.approx(np.mean(each), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_world_learns_together_as_it_would_alone(logs, finished, tmp_path):
     """The first step of a world's own parameters is the same: others reach it by the trunk and by the clip alone."""
     config = dataclasses.replace(CONFIG, steps=1, checkpoint_every=1, evaluation_batches=0, clip=1e9)

@@ -36,6 +36,13 @@ VERBS = {
     ),
     "train": ("worldmodel.cli.train", "Options", "run", "train a world model on a corpus"),
     "probe": ("worldmodel.cli.probe", "Options", "run", "measure where a world model can be trusted"),
+    "report check": (
+        "worldmodel.cli.report",
+        "CheckOptions",
+        "check",
+        "hold a report against what you require of it",
+    ),
+    "report diff": ("worldmodel.cli.report", "DiffOptions", "diff", "what moved between two reports"),
     "play": ("worldmodel.cli.play", "PlayOptions", "play", "step an imagined world, beside the real one"),
     "serve": ("worldmodel.cli.serve", "ServeOptions", "serve", "a world model over HTTP, as an OpenEnv environment"),
     "info": ("worldmodel.cli.info", "Options", "run", "versions and devices"),
@@ -75,9 +82,10 @@ def _dispatch(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help"):
         print(_usage())
         return 0 if words else 2
-    verb = " ".join(words[:2]) if words[0] == "data" else words[0]
-    if words[0] == "data" and (len(words) == 1 or words[1] in ("-h", "--help")):
-        print(_usage("data "))
+    groups = {verb.split()[0] for verb in VERBS if " " in verb}
+    verb = " ".join(words[:2]) if words[0] in groups else words[0]
+    if words[0] in groups and (len(words) == 1 or words[1] in ("-h", "--help")):
+        print(_usage(f"{words[0]} "))
         return 0 if len(words) > 1 else 2
     if verb not in VERBS:
         raise ValueError(f"there is no verb {verb!r}{suggest(verb, VERBS)}; verbs are {', '.join(VERBS)}")

@@ -5,9 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 import tyro
+
+from worldmodel.cli.report import Require, hold, read_gates
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +38,13 @@ class Options:
     """Longest open-loop rollout, in steps."""
     full: bool = False
     """Judge single steps on more transitions, and the samples under each policy too: several times as long."""
+    certify: bool = False
+    """Leave what is certified in the run folder, for `trust=` of the simulator."""
+    require: Require = ()
+    """What the report must show, such as "spearman_lo>=0.8" or "trust_horizon>=50"; exit code 1 where it does not.
+    Repeat it for more."""
+    out: pathlib.Path | None = None
+    """Folder for report.json and, where policies were compared, the page report.html."""
     seed: int = 0
     """Of everything drawn."""
     json: bool = False
@@ -42,14 +52,15 @@ class Options:
 
 
 def run(options: Options) -> dict[str, Any]:
-    """Probes; prints and returns the report."""
+    """Probes; prints and returns the report. `SystemExit(1)` where it does not show what is required."""
     from worldmodel.fidelity import FULL, QUICK, probe
     from worldmodel.report import verdict
     from worldmodel.training import load
 
+    gates = read_gates(options.require)
     world = load(options.run)
     policies = _policies(options, world)
-    report = probe(
+    found = probe(
         world,
         options.real,
         policies=policies,
@@ -60,10 +71,49 @@ def run(options: Options) -> dict[str, Any]:
         seed=options.seed,
         effort=FULL if options.full else QUICK,
         optimised=None if policies is None else list(policies)[-1],
-    ).to_json()
+    )
+    report = found.to_json()
+    if options.certify:
+        if found.certificate is None:
+            raise ValueError(f"nothing is certified: {found.why['trust_region']}; name held-out logs with --corpus")
+        found.certificate.save(options.run)
     report["verdict"] = verdict(report)
-    print(json.dumps(report, allow_nan=False) if options.json else report["verdict"])
+    if not options.json:
+        print(report["verdict"])
+    passed = True
+    if gates:
+        report["gates"], passed = hold(report, gates, quiet=options.json)
+    if options.out is not None:
+        _write(options.out, world, policies, found.episodes, report, options.seed)
+    if options.json:
+        print(json.dumps(report, allow_nan=False))
+    if not passed:
+        raise SystemExit(1)
     return report
+
+
+def _write(
+    out: pathlib.Path,
+    world: Any,
+    policies: Mapping[str, Any] | None,
+    episodes: Mapping[str, Any],
+    report: dict[str, Any],
+    seed: int,
+) -> None:
+    """The report's files; the page shows the last policy's first real episode beside an imagined one."""
+    from worldmodel.report.pair import evidence_of
+    from worldmodel.report.versions import versions
+    from worldmodel.report.write import write_json, write_report
+
+    whole = {**report, "versions": versions()}
+    if not policies or not episodes:
+        write_json(out, whole)
+        return
+    from worldmodel.fidelity import paired_rollout
+
+    name = list(policies)[-1]
+    pair = paired_rollout(world, policies[name], episodes[name][0], seed=seed)
+    write_report(out, whole, evidence_of(world.spec, pair))
 
 
 def _policies(options: Options, world: Any) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from worldmodel.perturbations import Perturbations, PerturbedDynamics
 from worldmodel.simulator import Dynamics, Simulator
 from worldmodel.training.checkpoint import WorldModel
-from worldmodel.trust_region import Trust, TrustRule
+from worldmodel.trust_region import CertifiedStates, Trust, TrustRule
 
 
 class Control(NamedTuple):
@@ -57,6 +57,8 @@ def check_control(
 def trust_rule(trust: Trust | str, coverage: float, penalty: float | None, model: WorldModel) -> TrustRule | None:
     """What the simulator does about steps outside the trusted region; None where they are ignored.
 
+    The region is where the ensemble agrees and, where the model has a certificate, the certified states.
+
     Args:
       trust: a `Trust`, or its name.
       coverage: share of the held-out steps that counts as inside.
@@ -74,13 +76,20 @@ def trust_rule(trust: Trust | str, coverage: float, penalty: float | None, model
         raise ValueError(f"trust_coverage is {coverage}; it must lie between 0 and 1")
     if trust is Trust.IGNORE:
         return None
-    if model.dynamics.members < 2:
-        raise ValueError(f"trust={trust.value!r} needs an ensemble: {model.run} has one member, so nothing disagrees")
-    if model.trust is None:
+    certified = None
+    if model.certificate is not None:
+        certified = CertifiedStates(model.certificate, model.dynamics.codec.observation)
+    if model.dynamics.members < 2 and certified is None:
+        raise ValueError(
+            f"trust={trust.value!r} needs an ensemble or a certificate: {model.run} has one member, so nothing "
+            "disagrees; `worldmodel probe RUN --corpus LOGS --certify` leaves a certificate"
+        )
+    if model.trust is None and certified is None:
         raise ValueError(
             f"trust={trust.value!r} needs a trust region of step {model.step}, and {model.run} has none: training with "
             "held-out episodes leaves one of its last step; dataclasses.replace(model, trust=measure_trust(model, "
             "episodes)), from worldmodel.training, has one of any"
         )
+    threshold = None if model.trust is None else model.trust.threshold(coverage)
     penalty = model.dynamics.codec.reward.unit if penalty is None else penalty
-    return TrustRule(trust, model.trust.threshold(coverage), float(penalty))
+    return TrustRule(trust, threshold, float(penalty), certified)

@@ -29,7 +29,8 @@ class EpisodeState:
       reward: float32 `[]` of the last step, 0 at the start.
       terminated: bool `[]`, the last step reached a terminal state.
       time: int32 `[]`, steps taken.
-      trust: of the last step `disagreement` float32 `[]` and `outside` bool `[]`; empty where trust is ignored.
+      trust: of the last step `outside` bool `[]` and, in an ensemble, `disagreement` float32 `[]`; empty where trust is
+        ignored.
     """
 
     dynamics: Any
@@ -77,7 +78,9 @@ class PureEpisode:
             params, _typed(key)[None], None if context is None else context[None]
         )
         nothing, no = jnp.zeros((), jnp.float32), jnp.zeros((), jnp.bool_)
-        trust = {} if self.control.trust is None else {"disagreement": nothing, "outside": no}
+        rule, trust = self.control.trust, {}
+        if rule is not None:
+            trust = {"outside": no, **({"disagreement": nothing} if rule.asks_members else {})}
         return EpisodeState(dynamics, _first(obs), nothing, no, jnp.zeros((), jnp.int32), trust)
 
     def advance(
@@ -87,10 +90,10 @@ class PureEpisode:
         action = jax.tree.map(lambda a: jnp.asarray(a)[None], action)
         trust, advance = self.control.trust, self.control.dynamics(self.model).advance
         dynamics, obs, reward, terminated, info = advance(
-            params, state.dynamics, action, _typed(key)[None], uncertainty=trust is not None
+            params, state.dynamics, action, _typed(key)[None], uncertainty=trust is not None and trust.asks_members
         )
         if trust is not None:
-            reward, _, info = trust.judge(reward, terminated, info)
+            reward, _, info = trust.judge(obs, reward, terminated, info)
         info = _first(info)
         said = {name: info[name] for name in state.trust}
         return EpisodeState(dynamics, _first(obs), reward[0], terminated[0], state.time + 1, said), info

@@ -143,6 +143,7 @@ def judging(residuals: Residuals, held_in: np.ndarray) -> Residuals:
         residuals,
         visits=picked,
         parts=residuals.parts[chosen],
+        distance=None if residuals.distance is None else residuals.distance[chosen],
         promised=residuals.promised[keep],
         earned=residuals.earned[keep],
     )

@@ -15,6 +15,7 @@ class Effort:
       visits: replayed episodes of each policy of the panel.
       visit_steps: steps of each of those.
       visit_samples: whether distances and classifiers are formed for each policy, too.
+      certified: held-out episodes that certify states.
       paired_members: members of the ensemble that imagine every evaluated episode from its start; None: all.
     """
 
@@ -23,8 +24,11 @@ class Effort:
     visits: int
     visit_steps: int
     visit_samples: bool
+    certified: int
     paired_members: int | None
 
 
-QUICK = Effort(rows=600, pairs=1000, visits=6, visit_steps=256, visit_samples=False, paired_members=1)
-FULL = Effort(rows=2000, pairs=8000, visits=30, visit_steps=1000, visit_samples=True, paired_members=None)
+QUICK = Effort(rows=600, pairs=1000, visits=6, visit_steps=256, visit_samples=False, certified=192, paired_members=1)
+FULL = Effort(
+    rows=2000, pairs=8000, visits=30, visit_steps=1000, visit_samples=True, certified=1024, paired_members=None
+)

@@ -60,7 +60,9 @@ def explain_gap(
     regions = None
     total = residuals.parts.sum(axis=1)
     if features is not None and np.isfinite(total).all():
-        regions = find_regions(features, total, visits.weight, visits.episode, names, seed=seed)
+        hint = residuals.distance
+        hint = None if hint is None or not np.isfinite(hint).all() else hint
+        regions = find_regions(features, total, visits.weight, visits.episode, names, hint=hint, seed=seed)
     out = attribute(
         residuals,
         simulated_returns(world, policy, episodes=sim_episodes, seed=seed),

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from worldmodel.certificate import Node
+
 if TYPE_CHECKING:
     from sklearn.tree import DecisionTreeRegressor
 
@@ -20,17 +22,6 @@ MAX_REGIONS = 8
 MIN_SHARE = 0.03
 """Of all visits, so that a region has enough of them to be judged."""
 FOLDS = 4
-
-
-@dataclasses.dataclass(frozen=True)
-class Node:
-    """A split at `threshold` of a feature into two subtrees, or a leaf: a region's number."""
-
-    feature: int = -1
-    threshold: float = 0.0
-    below: Node | None = None
-    above: Node | None = None
-    region: int = -1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,9 +44,7 @@ class Regions:
         """Region of each row of `[N, F]`: int64 `[N]`."""
         if features.ndim != 2 or features.shape[1] != len(self.names):
             raise ValueError(f"features have shape {features.shape}; [N, {len(self.names)}] is needed")
-        out = np.zeros(len(features), np.int64)
-        _label(self.root, np.asarray(features, np.float32), np.arange(len(features)), out)
-        return out
+        return self.root.label(features)
 
 
 def find_regions(
@@ -65,10 +54,11 @@ def find_regions(
     episode: np.ndarray,
     names: Sequence[str],
     *,
+    hint: np.ndarray | None = None,
     max_regions: int = MAX_REGIONS,
     seed: int = 0,
 ) -> Regions:
-    """Finds regions on a random half of the episodes.
+    """Finds regions on a random half of the episodes: those by which residuals of left-out episodes are predicted best.
 
     Args:
       features: float `[N, F]`, finite.
@@ -76,6 +66,8 @@ def find_regions(
       weights: float `[N]`.
       episode: int `[N]`.
       names: `F` of them.
+      hint: float `[N]`, less noisy than the residuals and perhaps about the same regions, such as the error of a step:
+        rules that divide it are tried, too.
       max_regions: at most so many.
       seed: of the halves.
 
@@ -90,8 +82,9 @@ def find_regions(
     held_in = np.sort(np.random.default_rng(seed).permutation(everyone)[: len(everyone) // 2])
     own = np.isin(episode, held_in)
     data = features[own].astype(np.float32), residuals[own], weights[own]
-    size = _best_size(*data, episode[own], max_regions, seed)
-    fitted = _tree(size, seed).fit(*data[:2], sample_weight=data[2]).tree_
+    targets = [data[1]] if hint is None else [data[1], hint[own]]
+    target, size = _best_tree(*data, targets, episode[own], max_regions, seed)
+    fitted = _tree(size, seed).fit(data[0], target, sample_weight=data[2]).tree_
     spread = features[own].std(axis=0)
     rules: list[str] = []
 
@@ -117,42 +110,79 @@ def _tree(leaves: int, seed: int) -> DecisionTreeRegressor:
     )
 
 
-def _best_size(
-    features: np.ndarray, residuals: np.ndarray, weights: np.ndarray, episode: np.ndarray, most: int, seed: int
-) -> int:
-    """How many regions, at least two, predict left-out episodes best: a fault cut in pieces is no easier to see."""
+def _best_tree(
+    features: np.ndarray,
+    residuals: np.ndarray,
+    weights: np.ndarray,
+    targets: Sequence[np.ndarray],
+    episode: np.ndarray,
+    most: int,
+    seed: int,
+) -> tuple[np.ndarray, int]:
+    """Which of the targets to divide, and into how many regions, at least two; by the residuals of left-out episodes.
+
+    The fewest regions within a standard error of the best (Breiman et al. 1984): a fault cut in pieces is no easier to
+    see.
+    """
     folds = np.random.default_rng(seed).integers(0, FOLDS, int(episode.max()) + 1)[episode]
-    gain = np.zeros(most + 1)
+    gain = np.zeros((FOLDS, len(targets), most + 1))
     for fold in range(FOLDS):
         out = folds == fold
         if not 0 < out.sum() < len(out):
             continue
         centre = np.average(residuals[~out], weights=weights[~out])
         plain = (residuals[out] - centre) ** 2
-        for leaves in range(2, most + 1):
-            tree = _tree(leaves, seed).fit(features[~out], residuals[~out], sample_weight=weights[~out])
-            gain[leaves] += weights[out] @ (plain - (residuals[out] - tree.predict(features[out])) ** 2)
-    return int(gain[2:].argmax()) + 2
+        for t, target in enumerate(targets):
+            for leaves in range(2, most + 1):
+                tree = _tree(leaves, seed).fit(features[~out], target[~out], sample_weight=weights[~out])
+                means = _leaf_means(tree.apply(features[~out]), residuals[~out], weights[~out])
+                left = (residuals[out] - means[tree.apply(features[out])]) ** 2
+                gain[fold, t, leaves] = weights[out] @ (plain - left)
+    total = gain.sum(axis=0)[:, 2:]
+    best, size = np.unravel_index(int(total.argmax()), total.shape)
+    error = gain[:, best, size + 2].std(ddof=1) * np.sqrt(FOLDS)
+    return targets[int(best)], int((total[best] >= total[best, size] - error).argmax()) + 2
+
+
+def _leaf_means(leaf: np.ndarray, residuals: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Weighted mean of the residuals by leaf, by the leaf's number; every leaf has some."""
+    total = np.bincount(leaf, weights)
+    return np.bincount(leaf, weights * residuals) / np.where(total > 0, total, 1.0)
 
 
 def named_features(flat: np.ndarray, names: Sequence[str]) -> tuple[np.ndarray, list[str]]:
     """Flattened observations `[N, D]`, and the size of each number that takes both signs: faults often go by it."""
+    both = signed_numbers(flat)
+    return np.concatenate([flat, np.abs(flat[:, both])], axis=1), [*names, *(f"|{names[i]}|" for i in both)]
+
+
+def signed_numbers(flat: np.ndarray) -> list[int]:
+    """Which of the `D` numbers of `[N, D]` take both signs."""
     both = (flat.min(axis=0, initial=0.0) < 0) & (flat.max(axis=0, initial=0.0) > 0)
-    sizes = [f"|{name}|" for name, signed in zip(names, both, strict=True) if signed]
-    return np.concatenate([flat, np.abs(flat[:, both])], axis=1), [*names, *sizes]
-
-
-def _label(node: Node, features: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
-    if node.below is None or node.above is None:
-        out[rows] = node.region
-        return
-    low = features[rows, node.feature] <= node.threshold
-    _label(node.below, features, rows[low], out)
-    _label(node.above, features, rows[~low], out)
+    return np.flatnonzero(both).tolist()
 
 
 def _rule(bounds: dict[int, tuple[float, float]], names: Sequence[str], spread: np.ndarray) -> str:
-    return " and ".join(_words(names[f], *span, float(spread[f])) for f, span in bounds.items()) or "everywhere"
+    spans = _without_sizes(bounds, names)
+    return " and ".join(_words(names[f], *span, float(spread[f])) for f, span in spans.items()) or "everywhere"
+
+
+def _without_sizes(bounds: dict[int, tuple[float, float]], names: Sequence[str]) -> dict[int, tuple[float, float]]:
+    """The bounds, where those on the size of a number whose sign they fix are bounds on the number."""
+    out = dict(bounds)
+    for feature, (low, high) in bounds.items():
+        number = names[feature].strip("|")
+        if number == names[feature] or number not in names or (place := list(names).index(number)) not in out:
+            continue
+        least, most = out[place]
+        if least >= 0:
+            out[place] = max(least, low), min(most, high)
+        elif most <= 0:
+            out[place] = max(least, -high), min(most, -low)
+        else:
+            continue
+        del out[feature]
+    return out
 
 
 def _words(name: str, low: float, high: float, spread: float) -> str:

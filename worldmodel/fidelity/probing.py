@@ -15,8 +15,10 @@ import numpy as np
 from worldmodel.agents.counting import StepLedger
 from worldmodel.agents.evaluate import real_episodes
 from worldmodel.agents.record import make_env
+from worldmodel.certificate import Certificate
 from worldmodel.corpus.columns import Columns
 from worldmodel.corpus.read import Corpus, open_corpus
+from worldmodel.fidelity.certify import certify, trust_region_json
 from worldmodel.fidelity.effort import QUICK, Effort
 from worldmodel.fidelity.estimates import json_safe
 from worldmodel.fidelity.gap import explain_gap
@@ -29,7 +31,7 @@ from worldmodel.simulator import Policy
 from worldmodel.training.checkpoint import WorldModel, load
 from worldmodel.trajectory import Spec, Trajectory
 
-SECTIONS = ("one_step", "rollout", "policies", "ranking", "visits", "attribution")
+SECTIONS = ("one_step", "rollout", "trust_region", "policies", "ranking", "visits", "attribution")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +43,7 @@ class FidelityReport:
       seed: of samples, starts and episodes.
       one_step: see `single_steps.one_step`.
       rollout: see `rollout.open_loop`.
+      trust_region: states in which steps may be trusted, see `certify.certify` and `trust_region_json`.
       policies, ranking: see `panel.panel`.
       attribution: where the gap in return of one policy, `policy`, comes from, see `gap.explain_gap`.
       visits: see `visits.visits`.
@@ -48,12 +51,14 @@ class FidelityReport:
       seconds: wall-clock time by section; sections overlap.
       why: reason by section.
       episodes: the real episodes behind `policies`, by policy (not in the JSON).
+      certificate: what is behind `trust_region` (not in the JSON); `save` leaves it with a run.
     """
 
     env_id: str | None
     seed: int
     one_step: dict[str, Any] | None
     rollout: dict[str, Any] | None
+    trust_region: dict[str, Any] | None
     policies: list[dict[str, Any]] | None
     ranking: dict[str, Any] | None
     attribution: dict[str, Any] | None
@@ -62,6 +67,7 @@ class FidelityReport:
     seconds: Mapping[str, float]
     why: Mapping[str, str]
     episodes: Mapping[str, Sequence[Trajectory]] = dataclasses.field(default_factory=dict, repr=False)
+    certificate: Certificate | None = dataclasses.field(default=None, repr=False)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON of everything but the episodes."""
@@ -85,6 +91,8 @@ def probe(
     effort: Effort = QUICK,
     invariants: Mapping[str, Invariant] | None = None,
     optimised: str | None = None,
+    tolerance: float = 0.25,
+    risk: float = 0.1,
 ) -> FidelityReport:
     """Compares a world model with reality.
 
@@ -105,6 +113,8 @@ def probe(
       invariants: by name, what must hold of every transition: `(obs, action, next_obs) -> bool [N]`, columns of `N`
         rows. How often it does not is counted in the logs, in every policy's real episodes, and in the simulator.
       optimised: name of the policy that was trained in this simulator, if one was.
+      tolerance: error of a step that is allowed where states are certified, see `certify.transition_errors`.
+      risk: share of steps that may exceed it there.
 
     Raises:
       ValueError: logs or real environment have other spaces than the model, the logs are synthetic, an unknown
@@ -141,10 +151,18 @@ def probe(
 
     # Half of the time goes to the compiler, which leaves cores idle: replay beside the panel.
     with ThreadPoolExecutor(2) as pool:
-        replayed = {}
+        replayed, certified = {}, None
         if columns is None:
-            why |= dict.fromkeys(("one_step", "rollout"), "no corpus was given")
+            why |= dict.fromkeys(("one_step", "rollout", "trust_region"), "no corpus was given")
+        elif columns.episodes < 2:
+            why["trust_region"] = "states are certified from at least 2 held-out episodes"
         else:
+            limits = {"tolerance": tolerance, "risk": risk, "seed": seed}
+            batch = min(columns.episodes, MAX_EPISODES)
+            certified = pool.submit(
+                timed, "trust_region", certify, world, columns, max_episodes=effort.certified, batch=batch, **limits
+            )
+        if columns is not None:
             options = {"horizon": horizon, "starts": starts, "seed": seed, "ledger": book}
             judged = {"effort": effort, "invariants": invariants}
             replayed["one_step"] = pool.submit(timed, "one_step", one_step, world, columns, seed, **judged)
@@ -156,6 +174,7 @@ def probe(
             run = timed("real_episodes", _evaluate, spec, policies, episodes, seed, book)
             batch = None if columns is None else min(columns.episodes, MAX_EPISODES)
             judged = {"seed": seed, "effort": effort, "invariants": invariants, "batch": batch}
+            judged["certificate"] = None if certified is None else certified.result()
             replayed["visits"] = pool.submit(timed, "visits", visits, world, run, **judged)
             result = timed(
                 "sim_episodes",
@@ -181,8 +200,18 @@ def probe(
                 own = timed("attribution", explain_gap, world, policies[name], run[name], seed=seed)
                 found["attribution"] = {"policy": name, **own}
         found |= {name: future.result() for name, future in replayed.items()}
+        certificate = None if certified is None else certified.result()
+    if certificate is not None:
+        found["trust_region"] = trust_region_json(certificate)
     return FidelityReport(
-        env_id=spec.env_id, seed=seed, real_steps=book.to_json(), seconds=seconds, why=why, episodes=run, **found
+        env_id=spec.env_id,
+        seed=seed,
+        real_steps=book.to_json(),
+        seconds=seconds,
+        why=why,
+        episodes=run,
+        certificate=certificate,
+        **found,
     )
 
 

@@ -38,31 +38,43 @@ def fitted_residuals(
     key: Array,
     before: tuple[Any, Any],
     transition: Transition,
-) -> np.ndarray:
-    """Residuals under fitted values, float64 `[N, 3]`; `before` and `transition` as for `imagined_residuals`."""
+) -> tuple[np.ndarray, np.ndarray]:
+    """Residuals under fitted values, and how far drawn transitions lie from the real one.
+
+    `before` and `transition` as for `imagined_residuals`.
+
+    Returns:
+      `(parts float64 [N, 3], distance float64 [N])`; the distance is Euclidean, over what `describe` gives of the next
+      state, the reward in standard deviations of the real ones, and the end.
+    """
     weights = value.params, value.centre, value.scale, value.mean, value.spread
-    return np.asarray(_fitted(dynamics, describe, params, weights, key, before, transition), np.float64)
+    parts, distance = _fitted(dynamics, describe, params, weights, key, before, transition)
+    return np.asarray(parts, np.float64), np.asarray(distance, np.float64)
 
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _fitted(
     dynamics: Any, describe: Any, params: PyTree, weights: Any, key: Array, before: Any, transition: Transition
-) -> Array:
+) -> tuple[Array, Array]:
     value = FittedValue(*weights, explained=0.0)
     state_key, step_key = jax.random.split(key)
     state, _, _ = after_histories(dynamics, 1, params, state_key, before)
-    after = value(describe(transition.obs), transition.left)
+    real = describe(transition.obs)
+    after = value(real, transition.left)
     over = jnp.asarray(transition.over).astype(jnp.float32)
+    spread = jnp.std(transition.reward)
+    spread = jnp.where(spread > 0.0, spread, 1.0)
 
     def draw(keys):
         _, obs, reward, ended, _ = dynamics.advance(params, state, transition.action, keys)
         ends = ended.astype(jnp.float32)
-        promised = value(describe(obs), transition.left)
-        return jnp.stack(
-            [reward - transition.reward, (over - ends) * after, (1.0 - ends) * (promised - after)], axis=-1
-        )
+        seen = describe(obs)
+        parts = reward - transition.reward, (over - ends) * after, (1.0 - ends) * (value(seen, transition.left) - after)
+        apart = (parts[0] / spread) ** 2 + (over - ends) ** 2 + jnp.sum((seen - real) ** 2, axis=-1)
+        return jnp.stack(parts, axis=-1), apart
 
-    return jax.lax.map(draw, jax.random.split(step_key, (SAMPLES, len(transition.reward)))).mean(axis=0)
+    parts, squares = jax.lax.map(draw, jax.random.split(step_key, (SAMPLES, len(transition.reward))))
+    return parts.mean(axis=0), jnp.sqrt(squares.mean(axis=0))
 
 
 def imagined_residuals(

@@ -56,6 +56,8 @@ class Residuals:
       earned: float64 `[E, K]` what reality paid between milestones.
       simulated_steps: what it cost.
       explained: share of the variance of imagined returns that fitted values explain; None for imagined ones.
+      distance: float64 `[N]`, how far imagined next states lie from the real ones, see `fitted_residuals`; None for
+        imagined values.
     """
 
     visits: Visits
@@ -65,6 +67,7 @@ class Residuals:
     earned: np.ndarray
     simulated_steps: int
     explained: float | None = None
+    distance: np.ndarray | None = None
 
     @property
     def episodes(self) -> int:
@@ -140,16 +143,17 @@ def value_residuals(
     ]
     promised = np.zeros((columns.episodes, len(milestones)))
     promised[reached[:, 0], reached[:, 1]] = np.mean([own.returns for own in imagined], axis=0)
-    taken, explained = sum(own.steps for own in imagined), None
+    taken, explained, distance = sum(own.steps for own in imagined), None, None
     before, transition = _before(dynamics, columns, visits.episode, visits.step), _transition(columns, visits, limit)
     if values == "fitted":
         data = (np.concatenate([getattr(own, name) for own in imagined]) for name in ("features", "left", "rest"))
         value = fit_value(*data, seed=seed)
         explained = value.explained
-        each = [
+        both = [
             fitted_residuals(dynamics, value, describe, own, key, before, transition)
             for own, key in zip(members, keys[:, 1], strict=True)
         ]
+        each, distance = [parts for parts, _ in both], np.mean([own for _, own in both], axis=0)
     else:
         pairs = [
             imagined_residuals(dynamics, function, own, policy_params, key, before, transition, rollouts=rollouts)
@@ -157,7 +161,7 @@ def value_residuals(
         ]
         each, taken = [parts for parts, _ in pairs], taken + sum(steps for _, steps in pairs)
     parts = np.mean(each, axis=0)
-    return Residuals(visits, parts, milestones, promised, _earned(columns, milestones), taken, explained)
+    return Residuals(visits, parts, milestones, promised, _earned(columns, milestones), taken, explained, distance)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from worldmodel.certificate import Certificate
 from worldmodel.corpus.columns import Columns
+from worldmodel.fidelity.certify import inside_certified, state_numbers, transition_errors
 from worldmodel.fidelity.effort import QUICK, Effort
 from worldmodel.fidelity.ends import ends_of, success_threshold
 from worldmodel.fidelity.estimates import Estimate
@@ -34,6 +36,7 @@ def visits(
     effort: Effort = QUICK,
     invariants: Mapping[str, Invariant] | None = None,
     batch: int | None = None,
+    certificate: Certificate | None = None,
 ) -> dict[str, Any]:
     """Replays some real episodes of every policy through the model, with everything before each step real.
 
@@ -44,11 +47,13 @@ def visits(
       effort: how many episodes of each, and how long.
       invariants: as in `single_steps.one_step`.
       batch: episodes that run at once; that of another replay saves a compilation.
+      certificate: whose states are held against the policies' own steps.
 
     Returns:
       Plain JSON: `by_policy[{name, ...}]` in the given order with what `step_errors`, `sampled_steps` and `ends_of`
       return, `episodes`, `transitions`, and `value_aware`: `mean` and `squared` as `value_error_estimates`, by a value
-      function fitted on the policy's other real episodes (`r2`); `sample`: what was replayed; `interval`.
+      function fitted on the policy's other real episodes (`r2`); `certified` as `inside_certified`;
+      `sample`: what was replayed; `interval`.
     """
     rng = np.random.default_rng([seed, 3])
     replayed: dict[str, list[int]] = {}
@@ -78,6 +83,9 @@ def visits(
             "episodes": len(picks),
             "transitions": len(own),
         }
+        if certificate is not None:
+            judged = state_numbers(world, own), transition_errors(world, own), own.episode
+            found["certified"] = inside_certified(certificate, *judged, seed)
         if invariants:
             found["invariants"] = violations(invariants, own, seed)
         out.append(found)

@@ -32,7 +32,7 @@ def model_card(report: Mapping[str, Any], run_dir: Path) -> str:
         _limits(report),
         "## Fidelity",
         "Means with 95% intervals in brackets.",
-        *(_markdown(table) for table in (*tables.fidelity(report), *tables.policies(report))),
+        *(_markdown(table) for table in (*tables.fidelity(report), *tables.policies(report), *tables.states(report))),
         "## How it was made",
         *(_markdown(table) for table in (*tables.making(report), *tables.settings(report))),
         "## How to load",

@@ -52,7 +52,7 @@ def html(report: Mapping[str, Any], evidence: Evidence) -> str:
         ledger=_ledger(report),
         tables={
             "left": fidelity[:3],
-            "right": [*fidelity[3:], *panel],
+            "right": [*fidelity[3:], *panel, *tables.states(report)],
             "made_left": [*tables.corpus(report), *tables.making(report)],
             "made_right": tables.settings(report),
         },

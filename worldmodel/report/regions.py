@@ -9,7 +9,7 @@ import numpy as np
 
 from worldmodel.report.numbers import centre, get, text
 
-NOTABLE = 0.05
+NOTABLE = 0.02
 """Share of the policy's return from which what a region contributes is worth a word."""
 CAUSE_WORDS = {"reward": "its reward", "end": "its end", "dynamics": "its next state"}
 

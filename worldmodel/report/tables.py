@@ -102,6 +102,26 @@ def policies(report: Mapping[str, Any]) -> list[Table]:
     return [Table("Policies", ("policy", "simulator", "reality", "episodes", *known), rows)] if rows else []
 
 
+def states(report: Mapping[str, Any]) -> list[Table]:
+    """Regions of the state space: share of the logs, how often a step errs too much, what is certified."""
+    found = report.get("trust_region") or {}
+    rows = [
+        (
+            region["rule"],
+            f"{text(100 * region['share'])}%",
+            MISSING if region["exceeding"] is None else f"{text(100 * region['exceeding'])}%",
+            text(region["bound"]),
+            "yes" if region["certified"] else "no",
+        )
+        for region in sorted(found.get("regions") or (), key=lambda region: -region["share"])
+    ]
+    if not rows:
+        return []
+    wrong = f"steps that err by more than {found['tolerance']:g}"
+    within = f"error of {text(100 * (1 - found['risk']))}% of steps"
+    return [Table("Where steps are certified", ("states", "share of the logs", wrong, within, "certified"), rows)]
+
+
 def corpus(report: Mapping[str, Any]) -> list[Table]:
     """The logs: counts, ends, and the behaviours that made them."""
     rows = _rows(

@@ -9,6 +9,7 @@ Every word is computed from the numbers. The rules, and what each grade asks for
 - returns: `no` where the simulated return of that policy lies above its real return, intervals apart, by more than a
   tenth of the real returns' scale (exploitation); `care` where it lies that far below.
 - where: `care` where a region's contribution to the gap in return stands out, see `regions.worst_region`.
+- states: `care` where the risk of a wrong step exceeds what was asked in some states, `no` where none is certified.
 - steps: `care` where one-step error exceeds a tenth of the persistence floor, on the logs or where a policy goes.
 - ends: `care` where false ends reach 1e-3 a step or recall is below .9.
 """
@@ -55,8 +56,8 @@ def horizon_interval(report: Mapping[str, Any]) -> tuple[float, float] | None:
 
 
 def findings(report: Mapping[str, Any]) -> list[Finding]:
-    """Conclusions on horizon, ranking, transfer, returns, regions, single steps and ends, in this order."""
-    parts = (_horizon, _ranking, _transfer, _returns, _where, _steps, _ends)
+    """Conclusions on horizon, ranking, transfer, returns, regions, states, single steps and ends, in this order."""
+    parts = (_horizon, _ranking, _transfer, _returns, _where, _states, _steps, _ends)
     return [finding for part in parts if (finding := part(report)) is not None]
 
 
@@ -181,6 +182,27 @@ def _returns(report: Mapping[str, Any]) -> Finding:
 def _where(report: Mapping[str, Any]) -> Finding | None:
     words = worst_region(report)
     return None if words is None else Finding("where", "care", words)
+
+
+def _states(report: Mapping[str, Any]) -> Finding | None:
+    found = report.get("trust_region") or {}
+    regions = [region for region in found.get("regions") or () if region["share"] > 0]
+    if not regions:
+        return None
+    left_out = [region for region in regions if not region["certified"]]
+    wrong = [region for region in left_out if (region["exceeding"] or 0.0) > found["risk"]]
+    if len(left_out) == len(regions):
+        return Finding("states", "no", "in any state by itself: nowhere is the risk of a wrong step certified")
+    if wrong:
+        worst = max(wrong, key=lambda region: region["exceeding"] * region["share"])
+        share = sum(region["share"] for region in wrong)
+        numbers = f"{text(100 * worst['exceeding'])}% of steps err there by more than {found['tolerance']:g}"
+        numbers += f"; {text(100 * share)}% of the logs' steps are in such states"
+        return Finding("states", "care", f"not where {worst['rule']} ({numbers})")
+    if left_out:
+        share = text(100 * sum(region["share"] for region in left_out))
+        return Finding("states", "yes", f"in the states that the logs visit often (all but {share}% of their steps)")
+    return Finding("states", "yes", "in all states that the logs visit")
 
 
 def _steps(report: Mapping[str, Any]) -> Finding:

@@ -41,6 +41,15 @@ def write_report(run_dir: str | os.PathLike[str], report: Mapping[str, Any], evi
     return run / "report.html"
 
 
+def write_json(run_dir: str | os.PathLike[str], report: Mapping[str, Any]) -> Path:
+    """Writes `report.json` alone and returns its path; `ValueError` names where the report holds what JSON cannot."""
+    content = strict_json(report)
+    run = Path(run_dir)
+    run.mkdir(parents=True, exist_ok=True)
+    _replace(run / "report.json", content.encode("utf-8"))
+    return run / "report.json"
+
+
 def write_hero(
     path: str | os.PathLike[str], report: Mapping[str, Any], evidence: Evidence, *, moments: int = 4
 ) -> Path:

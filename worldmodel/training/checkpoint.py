@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from worldmodel._types import PyTree
+from worldmodel.certificate import Certificate
 from worldmodel.codec import StepCodec
 from worldmodel.model.dynamics import StepDynamics
 from worldmodel.model.step import StepConfig
@@ -42,6 +43,7 @@ class WorldModel:
       run: the run folder it was read from.
       step: training steps taken.
       trust: what its members' disagreement is on held-out steps; None where that was not measured of this checkpoint.
+      certificate: states in which its steps are certified; None where no probe certified this checkpoint.
     """
 
     spec: Spec
@@ -50,6 +52,7 @@ class WorldModel:
     run: Path
     step: int
     trust: TrustRegion | None = None
+    certificate: Certificate | None = None
 
 
 def write_json(path: Path, data: Any) -> None:
@@ -158,10 +161,12 @@ def load(run: str | os.PathLike[str], *, which: Literal["last", "best"] = "last"
     params = {"members": _integer_keys(member_params(found[1], world)), "starts": read_starts(path, spec)}
     if dynamics.codec.context.size:
         params["contexts"] = np.load(path / "contexts.npy", allow_pickle=False)
-    trust = TrustRegion.load(path)
+    trust, certificate = TrustRegion.load(path), Certificate.load(path)
     if trust is not None and trust.step != found[0]:
         trust = None
-    return WorldModel(spec, dynamics, jax.tree.map(jnp.asarray, params), path, found[0], trust)
+    if certificate is not None and certificate.step != found[0]:
+        certificate = None
+    return WorldModel(spec, dynamics, jax.tree.map(jnp.asarray, params), path, found[0], trust, certificate)
 
 
 def write_starts(run: Path, starts: PyTree, contexts: np.ndarray | None = None) -> None:
