@@ -52,6 +52,7 @@ VERBS = {
     ),
     "report diff": ("worldmodel.cli.report", "DiffOptions", "diff", "what moved between two reports"),
     "play": ("worldmodel.cli.play", "PlayOptions", "play", "step an imagined world, beside the real one"),
+    "serve": ("worldmodel.cli.serve", "ServeOptions", "serve", "a world model over HTTP, as an OpenEnv environment"),
     "info": ("worldmodel.cli.info", "Options", "run", "versions and devices"),
 }
 

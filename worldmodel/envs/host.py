@@ -57,6 +57,7 @@ class HostSimulator:
         self._goes_on = control.perturb is not None and control.perturb.schedule is not None
         self._state: SimState | None = None
         self._obs: PyTree = None
+        self._layouts: dict[int, tuple[list[jax.ShapeDtypeStruct], Any]] = {}
 
     def reset(
         self,
@@ -121,14 +122,32 @@ class HostSimulator:
 
     def restore(self, leaves: Sequence[np.ndarray]) -> PyTree:
         """Goes back to when `leaves` were taken; returns obs as `reset` does. `ValueError` where they do not fit."""
-        words = np.zeros((self.rows + self._padding, 2), np.uint32)
-        wanted, built = jax.tree.flatten(_plain(*self._run.reset(self._params, words)))
+        wanted, _ = self.layout(self.rows + self._padding)
         kinds = [[(leaf.shape, np.dtype(leaf.dtype)) for leaf in side] for side in (wanted, leaves)]
         if kinds[0] != kinds[1]:
             raise ValueError("the snapshot's arrays are not of these environments")
+        self.put(leaves)
+        return self._to_host(self._obs)
+
+    def put(self, leaves: Sequence[np.ndarray]) -> None:
+        """As `restore`, of leaves that are known to fit."""
+        _, built = self.layout(self.rows + self._padding)
         state, self._obs = jax.tree.unflatten(built, [jnp.asarray(leaf) for leaf in leaves])
         self._state = dataclasses.replace(state, key=jax.random.wrap_key_data(state.key, impl="threefry2x32"))
-        return self._to_host(self._obs)
+
+    def layout(self, rows: int) -> tuple[list[jax.ShapeDtypeStruct], Any]:
+        """Shapes and dtypes of the `leaves` of so many rows, and how the tree of them is built. Nothing is computed."""
+        if rows not in self._layouts:
+            built: list[Any] = []
+
+            def flat(params: PyTree, words: Array) -> list[Array]:
+                leaves, tree = jax.tree.flatten(_plain(*self._run.reset(params, words)))
+                built.append(tree)
+                return leaves
+
+            leaves = jax.eval_shape(flat, self._params, jax.ShapeDtypeStruct((rows, 2), np.uint32))
+            self._layouts[rows] = leaves, built[0]
+        return self._layouts[rows]
 
     def branch(self, other: HostSimulator) -> PyTree:
         """Every row becomes a branch of the first row of `other` (see `Simulator.branch`); returns obs as `reset`."""
