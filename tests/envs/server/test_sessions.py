@@ -12,7 +12,8 @@ import pytest
 from gymnasium.error import ResetNeeded
 
 from tests.envs.server.worlds import Counting
-from worldmodel.envs.server.sessions import ASLEEP, Refused, Sessions
+from worldmodel.envs.server.session import Refused
+from worldmodel.envs.server.sessions import ASLEEP, Sessions
 
 
 @pytest.fixture

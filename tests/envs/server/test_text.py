@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.envs.server.worlds import Remembering
-from worldmodel.envs.server.sessions import Refused, Sessions
+from worldmodel.envs.server.session import Refused
+from worldmodel.envs.server.sessions import Sessions
 from worldmodel.envs.server.text import TextWorld
 
 

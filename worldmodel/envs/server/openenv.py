@@ -14,7 +14,8 @@ import numpy as np
 from gymnasium.error import ResetNeeded
 
 from worldmodel.envs.rendering import can_draw, pictures
-from worldmodel.envs.server.sessions import Answer, Sessions
+from worldmodel.envs.server.session import Answer
+from worldmodel.envs.server.sessions import Sessions
 
 MISSING = "serving needs OpenEnv, which is not installed: pip install 'worldmodel[serve]'"
 README = """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import secrets
 import threading
@@ -10,12 +9,13 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from gymnasium.error import ResetNeeded
 
 from worldmodel.corpus.lock import only_writer
 from worldmodel.envs.server.batching import Batcher
+from worldmodel.envs.server.session import Answer, Job, Refused, Session, answer_of, from_note, to_note
 from worldmodel.envs.server.store import Store
 from worldmodel.envs.server.world import Turn, World
 
@@ -23,42 +23,6 @@ ASLEEP = 16
 """Sessions on disk for each that may be open."""
 LABEL = 255
 """Characters of an `episode_id`."""
-
-
-class Refused(ValueError):
-    """A request that the state of the server forbids; `status` is that of HTTP."""
-
-    def __init__(self, message: str, status: int):
-        super().__init__(message)
-        self.status = status
-
-
-class Answer(NamedTuple):
-    """A turn, and of which session: `steps` of the episode, `resumed` where it was merely looked up."""
-
-    turn: Turn
-    session: str
-    episode_id: str
-    steps: int
-    resumed: bool
-
-
-@dataclasses.dataclass
-class _Session:
-    key: str
-    owner: int
-    used: float
-    episode: Any = None
-    turn: Turn | None = None
-    steps: int = 0
-    episode_id: str = ""
-    busy: bool = False
-
-
-class _Job(NamedTuple):
-    session: _Session
-    asked: Any
-    episode_id: str | None
 
 
 class Sessions:
@@ -87,7 +51,7 @@ class Sessions:
         self._store = Store(folder, world, ASLEEP * most)
         self._claim = only_writer(folder)
         self._claim.__enter__()
-        self._open: dict[str, _Session] = {}
+        self._open: dict[str, Session] = {}
         self._lock = threading.Lock()
         self._names = itertools.count(1)
         self._fresh = 0
@@ -131,7 +95,7 @@ class Sessions:
             session = self._open.get(key) if key is not None else None
             if session is None or session.owner != owner:  # it ended, or another connection has it now
                 session = self._new(owner)
-            return session.key, self._submit("reset", session, _Job(session, asked, episode_id))
+            return session.key, self._submit("reset", session, Job(session, asked, episode_id))
 
     def step(self, key: str, owner: int, asked: Any) -> Future[Answer]:
         """Takes a step in the owner's session."""
@@ -141,7 +105,7 @@ class Sessions:
                 raise ResetNeeded("step was called before reset")
             if session.turn.over:
                 raise ResetNeeded("step was called after the episode's end; call reset first")
-            return self._submit("step", session, _Job(session, asked, None))
+            return self._submit("step", session, Job(session, asked, None))
 
     def take(self, key: Any, owner: int) -> str:
         """Opens a session for a new owner, whoever had it: a lost connection is soon replaced by another."""
@@ -155,7 +119,7 @@ class Sessions:
                 if found is None:
                     raise Refused("no such session: it never was, or was forgotten; reset without 'session'", 404)
                 self._make_room()
-                session = _Session(key, owner, time.monotonic(), found[0], **_from_note(found[1]))
+                session = Session(key, owner, time.monotonic(), found[0], **from_note(found[1]))
                 self._open[key] = session
             session.owner, session.used = owner, time.monotonic()
             return session.key
@@ -164,7 +128,7 @@ class Sessions:
         """The last answer of the owner's session; None before the first."""
         with self._lock:
             session = self._held(key, owner)
-            return None if session.turn is None else _answer(session, resumed=True)
+            return None if session.turn is None else answer_of(session, resumed=True)
 
     def leave(self, key: str, owner: int) -> None:
         """The owner's connection has gone: its session falls asleep."""
@@ -176,20 +140,20 @@ class Sessions:
                     self._release(session)
                     self._store.touch(key)
 
-    def _new(self, owner: int) -> _Session:
+    def _new(self, owner: int) -> Session:
         self._make_room()
         self._fresh += 1
         if self._fresh >= self.most:  # many short sessions must not fill the disk before the next round
             self._wake.set()
         key = secrets.token_urlsafe(16)
-        self._open[key] = _Session(key, owner, time.monotonic())
+        self._open[key] = Session(key, owner, time.monotonic())
         return self._open[key]
 
     def _make_room(self) -> None:
         if len(self._open) >= self.most:
             raise Refused(f"{len(self._open)} sessions are open, the most this server allows; try again later", 503)
 
-    def _held(self, key: str, owner: int) -> _Session:
+    def _held(self, key: str, owner: int) -> Session:
         session = self._open.get(key)
         if session is None:
             raise Refused(f"the session is closed, as after {self.idle_seconds:g} s without use; call reset", 404)
@@ -197,14 +161,14 @@ class Sessions:
             raise Refused("the session was taken over by another connection", 409)
         return session
 
-    def _submit(self, kind: str, session: _Session, job: _Job) -> Future[Answer]:
+    def _submit(self, kind: str, session: Session, job: Job) -> Future[Answer]:
         if session.busy:
             raise Refused("an earlier request of this session is still under way; wait for its answer", 409)
         future = self.batcher.submit(kind, job)
         session.busy, session.used = True, time.monotonic()
         return future
 
-    def _run(self, kind: str, jobs: Sequence[_Job]) -> list[Any]:
+    def _run(self, kind: str, jobs: Sequence[Job]) -> list[Any]:
         """What the batcher calls: one call of the world, whose outcome is kept before anybody hears of it."""
         results: list[Any]
         try:
@@ -220,12 +184,12 @@ class Sessions:
                     self._release(job.session)
         return results
 
-    def _settle(self, kind: str, job: _Job, episode: Any, turn: Turn) -> Any:
+    def _settle(self, kind: str, job: Job, episode: Any, turn: Turn) -> Any:
         session = job.session
         steps = session.steps + 1 if kind == "step" else 0
         episode_id = session.episode_id if kind == "step" else job.episode_id or secrets.token_hex(8)
         try:
-            self._store.save(session.key, episode, _to_note(turn, steps, episode_id))
+            self._store.save(session.key, episode, to_note(turn, steps, episode_id))
         except Exception as error:  # of this session alone
             with self._lock:
                 self._release(session)  # what is on disk is what the client knows
@@ -233,9 +197,9 @@ class Sessions:
                 return error
             return OSError(f"the session could not be kept ({error.strerror}); reset with its key goes on from before")
         session.episode, session.turn, session.steps, session.episode_id = episode, turn, steps, episode_id
-        return _answer(session, resumed=False)
+        return answer_of(session, resumed=False)
 
-    def _release(self, session: _Session) -> None:
+    def _release(self, session: Session) -> None:
         if self._open.get(session.key) is session:
             del self._open[session.key]
             self.world.drop(session.episode)
@@ -314,19 +278,3 @@ class Connection:
             raise ResetNeeded("the session has not begun: its first reset is still under way")
         future.set_result(answer)
         return future
-
-
-def _answer(session: _Session, *, resumed: bool) -> Answer:
-    assert session.turn is not None
-    return Answer(session.turn, session.key, session.episode_id, session.steps, resumed)
-
-
-def _to_note(turn: Turn, steps: int, episode_id: str) -> dict[str, Any]:
-    return {"turn": turn._asdict(), "steps": steps, "episode_id": episode_id}
-
-
-def _from_note(note: Mapping[str, Any]) -> dict[str, Any]:
-    try:
-        return {"turn": Turn(**note["turn"]), "steps": int(note["steps"]), "episode_id": str(note["episode_id"])}
-    except (KeyError, TypeError):
-        raise Refused("the session cannot go on: its file is no session", 409) from None
