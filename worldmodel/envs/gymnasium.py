@@ -42,9 +42,10 @@ class SimEnv(gym.Env[Any, Any]):
       max_episode_steps: steps after which an episode is truncated; None: as the real environment does, -1: never.
         `gymnasium.make` keeps an argument of this name to itself and adds a limit: with it episodes get shorter only.
       trust: what to do about a step outside the trusted region, that is where the ensemble's members disagree more than
-        they do on held-out steps: "ignore"; "info" says so, `info` has `disagreement` float32 and `outside` bool;
-        "truncate" ends the episode; "penalise" lets it cost reward. It needs a run of two members or more that was
-        trained with held-out episodes.
+        they do on held-out steps, or, where a probe left a certificate with the run, in states that are not certified:
+        "ignore"; "info" says so, `info` has `outside` bool and, of an ensemble, `disagreement` float32; "truncate" ends
+        the episode; "penalise" lets it cost reward. It needs a certificate, or two members or more that were trained
+        with held-out episodes.
       trust_coverage: share of the held-out steps that counts as inside.
       trust_penalty: reward that a step outside costs; None: one standard deviation of the logs' rewards.
       perturb: what disturbs the world (`worldmodel.perturbations`): one, a sequence of them, or `Perturbations`; `info`
