@@ -50,7 +50,8 @@ class ServeOptions:
     web: bool = False
     """Serve OpenEnv's page at /web/, too: one episode that everybody who opens it shares."""
     env_kwargs: str = "{}"
-    """Further arguments of the simulated environment (worldmodel.envs.gymnasium.SimEnv), as JSON."""
+    """Further arguments of the simulated environment (worldmodel.envs.gymnasium.SimEnv, or worldmodel.envs.text.TextEnv
+    for a run of texts), as JSON."""
     json: bool = False
     """Print where it listens as one JSON object."""
 
@@ -58,7 +59,6 @@ class ServeOptions:
 def serve(options: ServeOptions) -> None:
     """Serves until interrupted or terminated."""
     from worldmodel.envs.server.guard import check_address
-    from worldmodel.envs.server.numeric import NumericWorld
     from worldmodel.envs.server.sessions import Sessions
 
     token = os.environ.get(TOKEN) if options.token is None else options.token
@@ -70,7 +70,7 @@ def serve(options: ServeOptions) -> None:
     from worldmodel.envs.server import app
 
     try:
-        world = NumericWorld(options.run, rows=options.rows, **env_kwargs)
+        world = _world(options.run, options.rows, env_kwargs)
     except TypeError as error:
         raise ValueError(f"--env-kwargs: {error}") from error
     folder = options.store or options.run / "sessions"
@@ -85,6 +85,26 @@ def serve(options: ServeOptions) -> None:
             app.make_server(sessions, token=token, web=options.web).run(sockets=[listening])
         except KeyboardInterrupt:  # the server has finished what was under way
             print("stopped", file=sys.stderr)
+
+
+def _world(run: pathlib.Path, rows: int, env_kwargs: dict[str, Any]) -> Any:
+    """What is served of a run folder: numbers are stepped `rows` at a time, texts one after the other."""
+    from worldmodel.training.opened import holds_texts, load
+
+    if not holds_texts(run):
+        from worldmodel.envs.server.numeric import NumericWorld
+
+        return NumericWorld(run, rows=rows, **env_kwargs)
+    from worldmodel.envs.server.text import TextWorld
+    from worldmodel.envs.text import TextEnv
+
+    dynamics = load(run).dynamics
+
+    def make() -> TextEnv:
+        return TextEnv(dynamics, **env_kwargs)
+
+    make()  # whose errors are the arguments'
+    return TextWorld(make, run.resolve().name, dynamics.digest)
 
 
 def _say(options: ServeOptions, address: Any, name: str, token: str | None) -> None:

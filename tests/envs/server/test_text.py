@@ -84,3 +84,29 @@ def test_reset_options_of_texts():
         world.check_reset({"start": 1})
     with pytest.raises(ValueError, match="reset option 'seed' is 'a'"):
         world.check_reset({"seed": "a"})
+
+
+def test_a_trained_model_of_texts_is_served(text_run, tmp_path):
+    from worldmodel.cli.serve import _world
+    from worldmodel.envs.text import TextEnv
+    from worldmodel.training.opened import load
+
+    world = _world(text_run, 8, {"temperature": 1.0})
+    alone = TextEnv(load(text_run).dynamics, temperature=1.0)
+    made = Sessions(world, tmp_path / "kept")
+    first, second = made.connect(), made.connect()
+    for connection, seed in ((first, 1), (second, 2)):
+        assert connection.reset({"seed": seed}).result(60).turn.observation == alone.reset(seed=seed)[0]
+    alone.reset(seed=1)
+    said = alone.step("add 3")[:2]
+    second.step("add 1").result(60)
+    turn = first.step("add 3").result(60).turn
+    assert (turn.observation, turn.reward) == said
+    key = first.key
+    made.close()
+    again = Sessions(_world(text_run, 8, {"temperature": 1.0}), tmp_path / "kept")
+    connection = again.connect()
+    assert connection.reset({"session": key}).result(60).turn.observation == said[0]
+    again.close()
+    with pytest.raises(TypeError, match="temprature"):
+        _world(text_run, 8, {"temprature": 1.0})

@@ -57,6 +57,9 @@ class TextWorld:
         self.action_schema = {"type": "string", "maxLength": longest}
         self.observation_schema = {"type": "string"}
 
+    def warm(self) -> None:
+        """Nothing: an episode compiles what it needs at its first turn."""
+
     def check_reset(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """See `World`; options are `seed`, `task` and `prefix`."""
         check_options(options, (*SESSION_OPTIONS, "task", "prefix"))
