@@ -1,7 +1,7 @@
 """The fidelity that training in a simulator needs, by the kind of what is wrong in it.
 
 Command:   python eval/planted_threshold.py               (a first look: --quick)
-Hardware:  2 CPU cores; minutes in eval/README.md.
+Hardware:  2 CPU cores, 2 minutes when idle.
 Expected:  eval/README.md.
 
 Faults of known size are planted in exact simulators of finite processes and of CartPole: steps that are too good, noisy

@@ -1,7 +1,7 @@
 """Complexity x diversity x fidelity: how faithful must a simulator be, and do harder tasks need more?
 
 Command:   python eval/three_dials.py                     (a first look: --quick)
-Hardware:  2 CPU cores; minutes in eval/README.md.
+Hardware:  2 CPU cores, 6 minutes when idle.
 Expected:  eval/README.md.
 
 Faults of known size are planted in exact simulators of finite processes, whose answer is known, and of CartPole. The
