@@ -26,7 +26,7 @@ from worldmodel.agents.ppo import PPOConfig, TrainingResult, save_policy, train_
 from worldmodel.agents.record import rebuild_env, record
 from worldmodel.codec import check_spec
 from worldmodel.corpus import Corpus, open_corpus, write_corpus
-from worldmodel.corpus.summary import summarise
+from worldmodel.corpus.summary import headline
 from worldmodel.fidelity import json_safe, mean_interval, paired_rollout, probe, simulated_returns
 from worldmodel.fidelity.probing import SECTIONS
 from worldmodel.perturbations import Perturbations, PerturbedDynamics
@@ -241,22 +241,12 @@ def _measure(
         optimised="final",
     )
     found = probed.to_json()
-    summary = summarise(corpus)
     report = {
         "env_id": config.env,
         "seed": config.seed,
         "versions": versions(),
         "config": json.loads(json.dumps(dataclasses.asdict(config))),
-        "corpus": {
-            "episodes": summary["episodes"],
-            "transitions": summary["transitions"],
-            "return_mean": summary["returns"],
-            "behaviours": [
-                {"name": row["name"], "episodes": row["episodes"], "return_mean": row["returns"]}
-                for row in summary["policies"]
-            ],
-            "ends": summary["ends"],
-        },
+        "corpus": headline(corpus),
         **{name: found[name] for name in (*SECTIONS, "why")},
         "transfer": transfer,
         "training": _loss_curve(world.run / "metrics.jsonl"),

@@ -53,6 +53,8 @@ class Options:
 
 def run(options: Options) -> dict[str, Any]:
     """Probes; prints and returns the report. `SystemExit(1)` where it does not show what is required."""
+    from worldmodel.corpus import open_corpus
+    from worldmodel.corpus.summary import headline
     from worldmodel.fidelity import FULL, QUICK, probe
     from worldmodel.report import verdict
     from worldmodel.training.checkpoint import load
@@ -84,6 +86,8 @@ def run(options: Options) -> dict[str, Any]:
     if gates:
         report["gates"], passed = hold(report, gates, quiet=options.json)
     if options.out is not None:
+        if options.corpus is not None:
+            report["corpus"] = headline(open_corpus(options.corpus))
         _write(options.out, world, policies, found.episodes, report, options.seed)
     if options.json:
         print(json.dumps(report, allow_nan=False))

@@ -92,3 +92,13 @@ def estimate(values: Any) -> dict[str, Any]:
         return {"mean": mean, "lo": None, "hi": None, "n": 1, "why": "an interval needs two episodes"}
     half = float(special.stdtrit(n - 1, 0.975) * known.std(ddof=1) / np.sqrt(n))
     return {"mean": mean, "lo": mean - half, "hi": mean + half, "n": n}
+
+
+def headline(corpus: Corpus) -> dict[str, Any]:
+    """What a report says of its logs: `episodes, transitions, return_mean, behaviours, ends`, plain JSON."""
+    found = summarise(corpus)
+    behaviours = [
+        {"name": row["name"], "episodes": row["episodes"], "return_mean": row["returns"]} for row in found["policies"]
+    ]
+    counts = {name: found[name] for name in ("episodes", "transitions", "ends")}
+    return {**counts, "return_mean": found["returns"], "behaviours": behaviours}

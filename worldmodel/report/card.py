@@ -83,6 +83,8 @@ def _header(report: Mapping[str, Any]) -> str:
 
 def _data(report: Mapping[str, Any]) -> str:
     episodes, steps = get(report, "corpus.episodes"), get(report, "corpus.transitions")
+    if episodes is None:
+        return "This report does not tell of the logs."
     return (
         f"{text(centre(episodes))} logged episodes of `{report['env_id']}`, {text(centre(steps))} transitions, "
         f"mean return {text_estimate(get(report, 'corpus.return_mean'))}."

@@ -127,7 +127,9 @@ def _spanned(report: Mapping[str, Any]) -> bool:
 
 def _kicker(report: Mapping[str, Any]) -> str:
     episodes, steps = centre(get(report, "corpus.episodes")), centre(get(report, "corpus.transitions"))
-    parts = [f"A world model learned from {text(episodes)} logged episodes ({text(steps)} transitions)"]
+    parts = ["A world model"]
+    if episodes is not None:
+        parts = [f"A world model learned from {text(episodes)} logged episodes ({text(steps)} transitions)"]
     total = centre(get(report, "timings.total"))
     if total is not None:
         parts.append(f"made in {total / 60:.1f} minutes" if total >= 60 else f"made in {text(total)} seconds")
