@@ -112,7 +112,7 @@ def judged(found: Certificate, test: Errors) -> tuple[float, float, float, int]:
 
     The second and third are means over regions, each by its share of steps, of means over episodes.
     """
-    label = found.root.label(np.concatenate([test.flat, np.abs(test.flat[:, list(found.signed)])], axis=1))
+    label = found.label(test.flat)
     over, holds, weight, kept = [], [], [], []
     for number, region in enumerate(found.regions):
         own = label == number

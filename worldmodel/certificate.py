@@ -93,6 +93,10 @@ class Certificate:
     confidence: float
     step: int
 
+    def label(self, flat: np.ndarray) -> np.ndarray:
+        """Region of each state, flattened observations float `[N, D]`: int64 `[N]`."""
+        return self.root.label(np.concatenate([flat, np.abs(flat[:, list(self.signed)])], axis=1))
+
     def outside(self, flat: Float[Array, "B D"]) -> Bool[Array, " B"]:
         """Which states, flattened observations, lie in no certified region.
 

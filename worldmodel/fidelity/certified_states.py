@@ -19,12 +19,11 @@ from worldmodel.codec import BoxCodec, DiscreteCodec, SpaceCodec, TreeCodec
 from worldmodel.corpus.columns import Columns
 from worldmodel.envs.names import observation_names
 from worldmodel.fidelity.estimates import Estimate, cluster_mean_interval
-from worldmodel.fidelity.partition import find_regions, named_features, signed_numbers
+from worldmodel.fidelity.partition import MAX_FEATURES, find_regions, named_features, signed_numbers
 from worldmodel.fidelity.replay import flat_observations, gather, teacher_forced
 from worldmodel.fidelity.steps import Steps
 from worldmodel.training.checkpoint import WorldModel
 
-MAX_FEATURES = 512
 MAX_STEPS = 1000
 BATCH = 64
 """Episodes that are replayed at once."""
@@ -168,7 +167,7 @@ def inside_certified(
       `share` of the `N` transitions, from states `[N, D]`, that it covers; `exceeding`: share of those whose error
       exceeds the tolerance, with an interval over episodes.
     """
-    own = certificate.root.label(_features(flat, certificate.signed))
+    own = certificate.label(flat)
     inside = np.array([region.certified for region in certificate.regions])[own]
     if inside.any():
         over = cluster_mean_interval((errors[inside] > certificate.tolerance).astype(float), episode[inside], seed)

@@ -12,16 +12,13 @@ from worldmodel.corpus.columns import Columns
 from worldmodel.corpus.windows import rows_of
 from worldmodel.envs.names import observation_names
 from worldmodel.fidelity.attribution import attribute
-from worldmodel.fidelity.partition import find_regions, named_features
+from worldmodel.fidelity.partition import MAX_FEATURES, find_regions, named_features
 from worldmodel.fidelity.policy_panel import simulated_returns
 from worldmodel.fidelity.replay import flat_observations
 from worldmodel.fidelity.value_residuals import Visits, draw_visits, value_residuals
 from worldmodel.simulator import Policy
 from worldmodel.training.checkpoint import WorldModel
 from worldmodel.trajectory import Trajectory
-
-MAX_FEATURES = 512
-"""More numbers than that have no names that a rule could go by."""
 
 
 def explain_gap(

@@ -22,6 +22,8 @@ MAX_REGIONS = 8
 MIN_SHARE = 0.03
 """Of all visits, so that a region has enough of them to be judged."""
 FOLDS = 4
+MAX_FEATURES = 512
+"""More numbers than that have no names that a rule could go by."""
 
 
 @dataclasses.dataclass(frozen=True)
